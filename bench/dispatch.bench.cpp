@@ -42,6 +42,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/actors/session.hpp>
+#include <rrfp/actors/torch_model.hpp>
 #include <rrfp/policies/registry.hpp>
 
 #include "control/caf_compat.hpp"
@@ -292,10 +293,12 @@ launches run(const scenario& wanted, std::uint32_t ranks, std::chrono::microseco
   if (!set) throw std::runtime_error(set.message());
   s.strategies = {{[set = *set](stage_id stage) { return set->make(stage); }}};
   s.train.steps = steps + 1;
-  s.make_chunk = [](virtual_stage_id vs, const std::shared_ptr<compute::rank_group>&) {
+  torch_model model;
+  model.make_chunk = [](virtual_stage_id vs, const std::shared_ptr<compute::rank_group>&) {
     return result<std::unique_ptr<compute::stage_module>>{std::make_unique<tiny_stage>(vs)};
   };
-  s.data = std::make_shared<one_token>(wanted.microbatches);
+  model.data = std::make_shared<one_token>(wanted.microbatches);
+  train(s, std::move(model));
   if (wanted.task_ms > 0)
     s.delays.compute = [ms = wanted.task_ms](step_id, stage_id, rank_id, const task&) {
       return ms;

@@ -20,8 +20,8 @@
 #include <ATen/ATen.h>
 #include <torch/nn.h>
 
-#include <rrfp/compute/operators.hpp>
-#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/torch/operators.hpp>
+#include <rrfp/torch/stage_compute.hpp>
 
 namespace {
 
@@ -89,7 +89,7 @@ void measure(const std::string& name, const torch::nn::Module& parameters, forwa
     } else {
       const auto of_b = run(task_kind::backward, false, gradient.clone());
       after_b = stage->meter().current();
-      const auto of_w = run(task_kind::weight, true, {});
+      const auto of_w = run(task_kind::weight, true, at::Tensor{});
       if (i >= trial) {
         b.push_back(of_b);
         w.push_back(of_w);

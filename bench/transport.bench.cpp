@@ -33,9 +33,6 @@
 #include <thread>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/zeros.h>
-
 #include <rrfp/base/statistics.hpp>
 
 #include "ucx_nodes.hpp"
@@ -77,14 +74,16 @@ std::size_t window(std::size_t bytes) { return std::clamp<std::size_t>(16 * mib 
 
 rank_address on_node(std::uint32_t number) { return {stage_id{number}, rank_id{0}}; }
 
-message to_node(std::uint32_t to, at::Tensor tensor) {
+message to_node(std::uint32_t to, tensor_buffer tensor) {
   return {{payload::activation, step_id{0}, microbatch_id{0}, chunk_id{0}, on_node(1 - to),
            on_node(to)},
           std::move(tensor)};
 }
 
-at::Tensor tensor_of(std::size_t bytes) {
-  return at::zeros({static_cast<std::int64_t>(bytes)}, at::kByte);
+tensor_buffer tensor_of(std::size_t bytes) {
+  auto b = make_host_buffer(dtype::uint8, {static_cast<std::int64_t>(bytes)});
+  std::memset(b.data, 0, bytes);
+  return b;
 }
 
 void pin_to_core(std::uint32_t side) {

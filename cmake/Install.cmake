@@ -13,7 +13,7 @@ configure_package_config_file(cmake/rrfpConfig.cmake.in ${PROJECT_BINARY_DIR}/rr
   INSTALL_DESTINATION ${_package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/rrfpConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
-install(FILES cmake/FindCAF.cmake cmake/Torch.cmake cmake/Ucx.cmake cmake/rrfpDependencies.cmake
+install(FILES cmake/FindCAF.cmake cmake/Fmt.cmake cmake/Torch.cmake cmake/Ucx.cmake cmake/rrfpDependencies.cmake
     ${PROJECT_BINARY_DIR}/rrfpConfig.cmake
     ${PROJECT_BINARY_DIR}/rrfpConfigVersion.cmake
   DESTINATION ${_package_dir} COMPONENT development)

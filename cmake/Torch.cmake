@@ -71,8 +71,3 @@ target_link_libraries(rrfp::torch INTERFACE
 # libtorch_cpu.so refers to CUDA libraries of its sister wheels. It finds them at run time through its
 # run path; the linker does not need them.
 target_link_options(rrfp::torch INTERFACE -Wl,--allow-shlib-undefined)
-# The wheel also contains headers of fmt, of another version than the system's library. Sources that
-# include both must use fmt header-only.
-find_package(fmt REQUIRED)
-add_library(rrfp::fmt INTERFACE IMPORTED GLOBAL)
-target_link_libraries(rrfp::fmt INTERFACE fmt::fmt-header-only)

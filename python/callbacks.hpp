@@ -116,7 +116,7 @@ class python_group {
   at::Tensor all_reduce(const at::Tensor& x) const {
     return without_gil([&] {
       auto sum = x.detach().clone(at::MemoryFormat::Contiguous);
-      group_->all_reduce_sum(sum);
+      compute::all_reduce_sum(*group_, sum);
       return sum;
     });
   }

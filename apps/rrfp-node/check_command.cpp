@@ -17,6 +17,7 @@
 #include "../common/program.hpp"
 #include "checkpoints.hpp"
 #include "commands.hpp"
+#include "framework.hpp"
 
 namespace rrfp::apps {
 
@@ -168,35 +169,6 @@ void print_prediction(const job::job& j, const simulate::report& predicted, std:
 using duration = std::chrono::duration<double>;
 using clock = std::chrono::steady_clock;
 
-/// Decodes the images in the order of the run until `end`, and reports how many. Empty for data
-/// that was checked completely when it was opened. Error: the error that would end the run.
-result<std::string> decode_images(const job::job& j, const data::source& data, duration limit,
-                                  clock::time_point end) {
-  const auto microbatches =
-      std::uint64_t{j.pipeline.microbatches} * j.pipeline.replicas;  // per step
-  const std::uint64_t samples = j.data.microbatch_size;              // per microbatch
-  // One epoch contains all samples.
-  const auto unread = data.undecoded_samples();
-  const auto steps_max = unread / (microbatches * samples) + 1;
-  const auto all = std::min(unread, std::min(j.train.steps, steps_max) * microbatches * samples);
-  std::uint64_t decoded = 0;
-  for (std::uint64_t n = 0; decoded < all; ++n) {
-    if (clock::now() >= end)
-      return fmt::format(
-          "images: decoded {} of {} samples in {:g} s, in the order of the run; {} are not "
-          "checked\n",
-          decoded, all, limit.count(), all - decoded);
-    try {
-      data.load(step_id{n / microbatches},
-                microbatch_id{static_cast<std::uint32_t>(n % microbatches)});
-    } catch (const std::exception& e) {
-      return job::blame(j, data::key_of(j.data), e.what());
-    }
-    decoded = std::min(all, decoded + samples);
-  }
-  return all == 0 ? std::string{} : fmt::format("images: decoded all {} samples\n", all);
-}
-
 int print_plan(const job::job& j, const actors::session_setup& setup, std::uint32_t nodes) {
   const auto dispatch = plan::make_dispatch_plan(j, policies::registry());
   if (!dispatch) return end_with(within(j.source, dispatch.failure()));
@@ -257,28 +229,28 @@ int check_command(const command_options& options) {
   for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
   const duration limit{options.decode_s};
   const auto end = clock::now() + std::chrono::duration_cast<clock::duration>(limit);
-  actors::data_opener opener;
+  const auto framework = make_framework();
   std::string checked_data, image_line;
   for (const auto& j : job::variants(*loaded)) {
-    if (auto found = actors::check_device(j); !found) return end_with(found.failure());
-    const auto opened = opener.open(j);
+    if (auto found = framework->check_device(j); !found) return end_with(found.failure());
+    const auto opened = framework->open(j);
     if (!opened) return end_with(opened.failure());
-    const auto setup = actors::make_session_setup(j, policies::registry(), *opened);
+    const auto setup = actors::make_session_setup(j, policies::registry(), opened->get());
     if (!setup) return end_with(setup.failure());
     // Runs of a comparison that train on the same data decode it once.
-    const auto& data = opened->training;
-    const auto this_data =
-        data ? fmt::format("{} {} {} {}", data::fingerprint_text(*data), j.train.seed,
-                           j.train.steps, j.data.order == job::sample_order::file)
-             : std::string{};
-    if (data && this_data != checked_data) {
-      auto line = decode_images(j, *data, limit, end);
+    const auto& model = *opened;
+    const auto this_data = model
+                               ? fmt::format("{} {} {} {}", model->fingerprint(), j.train.seed,
+                                             j.train.steps, j.data.order == job::sample_order::file)
+                               : std::string{};
+    if (model && this_data != checked_data) {
+      auto line = model->decode_images(limit, end);
       if (!line) return end_with(line.failure());
       checked_data = this_data;
       image_line = *std::move(line);
     }
     if (const int code = print_plan(j, *setup, options.local_nodes); code != exit_done) return code;
-    if (data && !data->report().empty()) print("data: {}\n{}\n", data->report(), image_line);
+    if (model && !model->report().empty()) print("data: {}\n{}\n", model->report(), image_line);
   }
   return exit_done;
 }

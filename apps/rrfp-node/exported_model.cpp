@@ -9,9 +9,7 @@
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
 
-#include <rrfp/base/check.hpp>
-#include <rrfp/compute/shard.hpp>
-#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/torch/stage_compute.hpp>
 
 namespace rrfp::apps {
 
@@ -78,15 +76,15 @@ at::ScalarType type_of(const std::string& dtype) {
 }  // namespace
 
 result<exported_model> exported_model::create(
-    std::shared_ptr<const actors::checkpoint_tensors> saved,
+    const std::shared_ptr<const actors::checkpoint_tensors>& saved,
     std::shared_ptr<const safetensors::collection> base,
     const std::vector<hugging_face::unused_parameter>& unused, std::uint64_t step,
     const export_options& options) {
   exported_model made;
-  made.saved_ = std::move(saved);
   made.base_ = std::move(base);
   made.type_ = type_of(options.dtype);
-  for (const auto& t : made.saved_->all())
+  made.saved_ = compute::to_tensors(saved->all());
+  for (const auto& t : made.saved_)
     if (!t.name.starts_with(compute::optimizer_prefix)) made.weights_[t.name].push_back(&t);
 
   std::set<std::string> trained;
@@ -102,11 +100,9 @@ result<exported_model> exported_model::create(
         made.filled_.push_back({u.name, at::full(u.sizes, u.value, made.type_)});
     for (const auto& t : made.filled_) made.weights_[t.name].push_back(&t);
   }
-  const auto type = actors::dtype_of(at::empty({0}, made.type_));
-  RRFP_CHECK(type.ok(), "files hold floats");
   std::vector<safetensors::tensor_spec> specs;
   for (const auto& [name, parts] : made.weights_)
-    specs.push_back({name, *type, stored_sizes(*parts.front())});
+    specs.push_back({name, compute::dtype_of(made.type_), stored_sizes(*parts.front())});
   if (made.base_ != nullptr)
     for (const auto& [name, t] : made.base_->tensors())
       if (!trained.contains(name)) {
@@ -130,8 +126,9 @@ status exported_model::write() {
     const auto& parts = weights_.at(name);
     const auto whole = join(name, parts);
     if (!whole) return whole.failure();
-    const auto made = as_stored(*whole, parts.front()->stored).to(type_).contiguous();
-    if (auto written = to_->write(name, actors::bytes_of(made)); !written) return written;
+    const auto made =
+        compute::to_buffer(as_stored(*whole, parts.front()->stored).to(type_).contiguous());
+    if (auto written = to_->write(name, made.content()); !written) return written;
   }
   return to_->finish();
 }

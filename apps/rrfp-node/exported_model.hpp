@@ -12,6 +12,7 @@
 #include <rrfp/hugging_face/config.hpp>
 #include <rrfp/safetensors/collection.hpp>
 #include <rrfp/safetensors/sharded_writer.hpp>
+#include <rrfp/torch/tensors.hpp>
 
 #include "commands.hpp"
 
@@ -24,10 +25,11 @@ class exported_model {
   /// Creates the folder `options.out` and starts the files. `base` holds the tensors of the
   /// pretrained model: those that the checkpoint lacks are copied unchanged. If `base` is null, the
   /// `unused` parameters are written instead. Error: bad input.
-  static result<exported_model> create(std::shared_ptr<const actors::checkpoint_tensors> saved,
-                                       std::shared_ptr<const safetensors::collection> base,
-                                       const std::vector<hugging_face::unused_parameter>& unused,
-                                       std::uint64_t step, const export_options& options);
+  static result<exported_model> create(
+      const std::shared_ptr<const actors::checkpoint_tensors>& saved,
+      std::shared_ptr<const safetensors::collection> base,
+      const std::vector<hugging_face::unused_parameter>& unused, std::uint64_t step,
+      const export_options& options);
 
   /// Error: the checkpoint's parts do not form whole tensors, or a write failed.
   status write();
@@ -43,8 +45,8 @@ class exported_model {
 
   exported_model() = default;
 
-  std::shared_ptr<const actors::checkpoint_tensors> saved_;
   std::shared_ptr<const safetensors::collection> base_;
+  std::vector<compute::named_tensor> saved_;   ///< by the checkpoint
   std::vector<compute::named_tensor> filled_;  ///< parameters that training does not use
   std::map<std::string, pieces> weights_;      ///< of saved_ and filled_
   std::map<std::string, safetensors::located_tensor> kept_;  ///< of base_

@@ -18,6 +18,7 @@
 #include "../common/console.hpp"
 #include "../common/program.hpp"
 #include "commands.hpp"
+#include "framework.hpp"
 #include "metrics_server.hpp"
 #include "report_file.hpp"
 #include "training.hpp"
@@ -93,7 +94,7 @@ result<actors::joined_job> join_nodes(job::job j, const join_options& join,
     auto hooks = hooks_of(join, description, stop);
     hooks.standing = standing;
     hooks.on_waiting = note;
-    auto joined = actors::join_job(j, place, std::move(hooks));
+    auto joined = actors::join_job(j, place, *make_framework(), std::move(hooks));
     const bool may_try_again = standing && !standing->is_lost() && !standing->is_over();
     // Told to end itself, it waits for the others at most once.
     if (joined || !may_try_again || waits_once || joined.failure().kind != error_kind::node_lost ||

@@ -18,6 +18,7 @@
 #include "../common/output_file.hpp"
 #include "checkpoints.hpp"
 #include "endings.hpp"
+#include "framework.hpp"
 #include "report_file.hpp"
 #include "results.hpp"
 
@@ -28,17 +29,18 @@ namespace {
 /// Nodes that read different files would train on a mixture of them.
 status agree_on_data(const checked_run& run, const status& mine, const node_context& context) {
   if (context.members == nullptr) return mine;
-  const auto& [training, held_out] = run.data;
-  std::string own;
-  for (const auto* source : {training.get(), held_out.get()})
-    if (source != nullptr) own += data::fingerprint_text(*source);
+  const auto own = run.model ? run.model->fingerprint() : std::string{};
   const auto same = actors::agree(
       *context.members, mine ? result<std::string>{own} : mine.failure(),
       [&](const std::vector<std::string>& fingerprints) -> result<std::vector<std::string>> {
         std::vector<std::string> nothing(1);
-        if (fingerprints.front().empty()) return nothing;  // the job has no data
-        if (const auto equal = data::check_same_data(fingerprints); !equal)
-          return job::blame(run.options, data::key_of(run.options.data), equal.message());
+        const auto& first = fingerprints.front();
+        for (std::size_t node = 1; node < fingerprints.size(); ++node)
+          if (fingerprints[node] != first)
+            return job::blame(run.options, job::key_of(run.options.data),
+                              fmt::format("node {} read different data than node 0: expected "
+                                          "fingerprint {}, got {}",
+                                          node, first, fingerprints[node]));
         return nothing;
       });
   return same ? success() : status{same.failure()};
@@ -84,14 +86,14 @@ result<std::vector<checked_run>> check_training(const std::vector<job::job>& run
                                                 const training_options& options,
                                                 std::uint32_t nodes) {
   if (auto can = check_output("--trace", options.trace); !can) return can.failure();
+  const auto framework = make_framework();
   for (const auto& j : runs)
-    if (auto found = actors::check_device(j); !found) return found.failure();
+    if (auto found = framework->check_device(j); !found) return found.failure();
   std::vector<checked_run> checked;
-  actors::data_opener opener;
   for (const auto& j : runs) {
-    auto data = opener.open(j);
-    if (!data) return data.failure();
-    auto setup = actors::make_session_setup(j, policies::registry(), *data);
+    auto model = framework->open(j);
+    if (!model) return model.failure();
+    auto setup = actors::make_session_setup(j, policies::registry(), model->get());
     if (!setup) return setup.failure();
     // Checksums take long; they are verified when the run starts.
     if (setup->checkpoint)
@@ -99,7 +101,7 @@ result<std::vector<checked_run>> check_training(const std::vector<job::job>& run
           !may)
         return may.failure();
     if (auto places = plan::node_places::make(j, nodes); !places) return places.failure();
-    checked.push_back({j, std::move(*data), std::move(*setup)});
+    checked.push_back({j, std::move(*model), std::move(*setup)});
   }
   return checked;
 }
@@ -338,8 +340,7 @@ int training::train(const checked_run& checked, const node_context& context,
     ended.message = run.message();
     return end_with(ended, "", context);
   }
-  const auto& data = checked.data.training;
-  if (const auto report = data ? data->report() : std::string{};
+  if (const auto report = checked.model ? checked.model->report() : std::string{};
       context.leads() && report != printed_report_) {
     printed_report_ = report;
     print("data: {}\n", printed_report_);

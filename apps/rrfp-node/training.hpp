@@ -49,7 +49,7 @@ struct node_context : actors::job_node {
 /// A run with what it reads from this machine, opened and checked.
 struct checked_run {
   job::job options;
-  actors::job_data data;
+  std::shared_ptr<const actors::job_model> model;  ///< null: an emulated device
   actors::session_setup setup;
 };
 

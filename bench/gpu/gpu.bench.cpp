@@ -21,9 +21,10 @@
 
 #include <rrfp/accelerator/load.hpp>
 #include <rrfp/base/statistics.hpp>
+#include <rrfp/torch/tensors.hpp>
 #include <rrfp/tp_coord/in_process_collective.hpp>
 
-#include "device/accelerated_device.hpp"
+#include "torch/accelerated_device.hpp"
 
 namespace {
 
@@ -174,13 +175,14 @@ void measure_staging(bench& b) {
     std::vector<double> out;
     std::vector<double> in;
     for (int i = 0; i < 30; ++i) {
-      std::promise<at::Tensor> copied_out;
+      std::promise<tensor_buffer> copied_out;
       const auto begun = clock_type::now();
-      b.device->copy_out(t, [&](result<at::Tensor> c) { copied_out.set_value(c.value()); });
+      b.device->copy_out(compute::to_buffer(t),
+                         [&](result<tensor_buffer> c) { copied_out.set_value(c.value()); });
       auto host = get(copied_out.get_future());
       const auto between = clock_type::now();
-      std::promise<at::Tensor> copied_in;
-      b.device->copy_in(host, [&](result<at::Tensor> c) { copied_in.set_value(c.value()); });
+      std::promise<tensor_buffer> copied_in;
+      b.device->copy_in(host, [&](result<tensor_buffer> c) { copied_in.set_value(c.value()); });
       get(copied_in.get_future());
       out.push_back(microseconds{between - begun}.count());
       in.push_back(microseconds{clock_type::now() - between}.count());

@@ -14,16 +14,9 @@
 #include <rrfp/actors/ucx_transport.hpp>
 
 #include "control/directory.hpp"
-#include "device/rank_groups.hpp"
+#include "device/rank_devices.hpp"
 
 namespace rrfp::actors {
-
-/// Memory for data that arrives from other nodes; empty: system memory.
-struct arrival_memory {
-  slab_memory host;
-  ucx_transport::device_allocator on_devices;  ///< asked where UCX writes to devices
-  std::function<void()> enter_thread;          ///< as in ucx_options
-};
 
 class cluster_link {
  public:

@@ -7,7 +7,6 @@
 
 #include <rrfp/actors/checkpoint_tensors.hpp>
 #include <rrfp/actors/job_cluster.hpp>
-#include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/schedule/check_policy.hpp>
 #include <rrfp/schedule/sequence.hpp>
 
@@ -32,29 +31,6 @@ stage_id partner_of(stage_id stage, const std::map<stage_id, compute::tie>& side
   return stage;
 }
 
-/// The microbatches of one replica, from the batch of all replicas.
-class replica_source final : public compute::batch_source {
- public:
-  replica_source(std::shared_ptr<const compute::batch_source> all, std::uint32_t first)
-      : all_(std::move(all)), first_(first) {}
-
-  void begin(step_id step) const override { all_->begin(step); }
-  compute::microbatch load(step_id step, microbatch_id mb) const override {
-    return all_->load(step, microbatch_id{first_ + mb.value()});
-  }
-  compute::microbatch load_text(step_id step, microbatch_id mb) const override {
-    return all_->load_text(step, microbatch_id{first_ + mb.value()});
-  }
-  compute::microbatch_layout layout(step_id step, microbatch_id mb) const override {
-    return all_->layout(step, microbatch_id{first_ + mb.value()});
-  }
-  std::int64_t step_tokens(step_id step) const override { return all_->step_tokens(step); }
-
- private:
-  const std::shared_ptr<const compute::batch_source> all_;
-  const std::uint32_t first_;
-};
-
 /// Microbatches are numbered over all replicas.
 std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes_of(const session_setup& setup,
                                                                    replica_id replica,
@@ -74,41 +50,18 @@ auto message_bytes_of(const session_setup& setup, replica_id replica) {
 }
 
 result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup& setup,
-                                                            rank_address address,
-                                                            const rank_collectives& groups,
-                                                            const rank_watch& watch,
-                                                            at::Device device) {
-  const auto& shape = setup.shape;
+                                                            const rank_place& place) {
+  const auto& at = place.address;
   if (setup.emulated) {
     return std::shared_ptr<compute::rank_compute>{std::make_shared<emulated_compute>(
-        shape, address.stage,
-        emulated_model{message_bytes_of(setup, address.replica), setup.emulated->tokens,
-                       slot_bytes_of(setup, address.replica, address.stage)})};
+        setup.shape, at.stage,
+        emulated_model{message_bytes_of(setup, at.replica), setup.emulated->tokens,
+                       slot_bytes_of(setup, at.replica, at.stage)})};
   }
-  if (setup.make_compute) {
-    auto made = setup.make_compute(address);
-    if (made && *made == nullptr)
-      return error{fmt::format("stage {}: make_compute returned null", address.stage.value())};
-    return made;
-  }
-  const auto group = groups.stage ? make_collective_group(groups.stage, watch.stage) : nullptr;
-  const auto first = address.replica.value() * shape.microbatches;
-  std::vector<std::unique_ptr<compute::stage_module>> chunks;
-  for (std::uint32_t c = 0; c < shape.chunks; ++c) {
-    auto chunk = setup.make_chunk(shape.virtual_stage(address.stage, chunk_id{c}), group);
-    if (!chunk)
-      return within(fmt::format("stage {} chunk {}", address.stage.value(), c), chunk.failure());
-    chunks.push_back(std::move(*chunk));
-  }
-  compute::stage_compute_config config{shape, address.stage, setup.train, group};
-  config.first_microbatch = first;
-  config.recompute = setup.recompute;
-  config.make_optimizer = setup.make_optimizer;
-  config.device = device;
-  auto compute = compute::stage_compute::make(config, std::move(chunks),
-                                              std::make_shared<replica_source>(setup.data, first));
-  if (!compute) return within(fmt::format("stage {}", address.stage.value()), compute.failure());
-  return std::shared_ptr<compute::rank_compute>{std::move(*compute)};
+  auto made = setup.make_compute(setup, place);
+  if (made && *made == nullptr)
+    return error{fmt::format("stage {}: make_compute returned null", at.stage.value())};
+  return made;
 }
 
 /// The time limit of collectives: longer than hang_timeout_s, so that a hang ends with a report of
@@ -130,12 +83,12 @@ status hosted_parts::make() {
     auto opened = checkpoint_tensors::open(*setup_.resume);
     if (!opened) return opened.failure();
     saved_ = std::move(*opened);
-    if (!setup_.make_compute) note_saved_parameters();
+    if (setup_.names_parameters) note_saved_parameters();
   }
-  if (setup_.accelerated) {
-    auto ready = accelerated_ranks::open(setup_, hosted(), share_of_machine(), limit_of(setup_));
-    if (!ready) return ready.failure();
-    accelerated_ = std::move(*ready);
+  if (setup_.open_devices) {
+    auto opened = setup_.open_devices(setup_, request());
+    if (!opened) return opened.failure();
+    with_memory_ = std::move(*opened);
   }
   std::map<std::pair<std::uint32_t, std::uint32_t>, members> of_replicas;  // by stage and rank
   for (std::uint32_t d = 0; d < setup_.replicas; ++d)
@@ -221,11 +174,11 @@ status hosted_parts::make_stage(rank_address of, bool forwards_in_order) {
 
 status hosted_parts::make_rank(rank_address address, rank_collectives groups) {
   const auto stage = address.stage;
-  if (accelerated_) groups = accelerated_->join(address, groups);
+  if (with_memory_) groups = with_memory_->join(address, groups);
   auto& counters = count_rank(address, groups);
   const auto& watch = watches_.back();
-  auto compute = make_compute(setup_, address, groups, watch,
-                              accelerated_ ? accelerated_->device_of(address) : at::kCPU);
+  auto group = groups.stage ? make_collective_group(groups.stage, watch.stage) : nullptr;
+  auto compute = make_compute(setup_, {address, std::move(group), with_memory_.get()});
   if (!compute) return compute.failure();
   if (auto restored = restore(**compute, stage); !restored) return restored;
   sides_[stage] = (*compute)->tied_side();
@@ -271,7 +224,8 @@ status hosted_parts::restore(compute::rank_compute& compute, stage_id stage) {
     return within(fmt::format("{}: stage {}", setup_.resume->folder, stage.value()),
                   restored.failure());
   if (saved_parameters_.empty()) return success();
-  for (const auto& t : compute.snapshot()) {
+  for (const auto& t :
+       compute.snapshot(compute::tied_copies::left_out, compute::snapshot_memory::shared)) {
     const auto at = std::lower_bound(saved_parameters_.begin(), saved_parameters_.end(), t.name);
     if (at != saved_parameters_.end() && *at == t.name)
       is_restored_[static_cast<std::size_t>(at - saved_parameters_.begin())] = has_place;
@@ -338,7 +292,7 @@ void hosted_parts::release_devices() {
   timer_.reset();
   devices_.clear();
   computes_.clear();
-  accelerated_.reset();
+  with_memory_.reset();
 }
 
 bool hosted_parts::hosts(rank_address a) const {
@@ -357,26 +311,21 @@ std::vector<rank_address> hosted_parts::hosted() const {
 }
 
 /// Nodes of the job that run on the same machine share its devices.
-accelerator::machine_share hosted_parts::share_of_machine() const {
-  accelerator::machine_share share;
-  if (!cluster_) return share;
-  share.place = cluster_->start.machines.place;
-  share.processes = cluster_->start.machines.neighbours;
-  return share;
+device_request hosted_parts::request() const {
+  device_request r{hosted()};
+  r.limit = limit_of(setup_);
+  if (!cluster_) return r;
+  r.place = cluster_->start.machines.place;
+  r.processes = cluster_->start.machines.neighbours;
+  return r;
 }
 
 arrival_memory hosted_parts::memory_of_arrivals() const {
-  if (!accelerated_) return {};
-  return {
-      accelerated_->pinned_memory(),
-      [ranks = accelerated_](const rank_address& to, at::IntArrayRef shape, at::ScalarType type) {
-        return ranks->make_receive_buffer(to, shape, type);
-      },
-      [ranks = accelerated_] { ranks->enter_thread(); }};
+  return with_memory_ ? with_memory_->memory_of_arrivals() : arrival_memory{};
 }
 
 std::unique_ptr<device> hosted_parts::make_device(std::string name, rank_address address) {
-  if (accelerated_) return accelerated_->make_device(std::move(name), address);
+  if (with_memory_) return with_memory_->make_device(std::move(name), address);
   if (!setup_.emulated) return std::make_unique<compute_thread>(std::move(name), setup_.spin);
   if (!timer_) timer_ = std::make_unique<timer_thread>("virtual devices");
   return std::make_unique<virtual_device>(*timer_);

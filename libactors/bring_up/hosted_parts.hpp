@@ -13,8 +13,7 @@
 
 #include "cluster_link.hpp"
 #include "control/run_context.hpp"
-#include "device/accelerated_ranks.hpp"
-#include "device/rank_groups.hpp"
+#include "device/rank_devices.hpp"
 #include "node/node_actor.hpp"
 #include "transport/timer_thread.hpp"
 
@@ -47,7 +46,7 @@ class hosted_parts {
   const std::shared_ptr<metrics::run_counters>& counters() const { return counters_; }
   const std::vector<rank_watch>& watches() const { return watches_; }
   arrival_memory memory_of_arrivals() const;
-  bool has_accelerators() const { return accelerated_ != nullptr; }
+  bool has_device_memory() const { return with_memory_ != nullptr; }
   /// Waits for running work, which refers to actors, and destroys the devices.
   void release_devices();
 
@@ -68,7 +67,7 @@ class hosted_parts {
   status restore(compute::rank_compute& compute, stage_id stage);
   bool hosts(rank_address a) const;
   std::vector<rank_address> hosted() const;
-  accelerator::machine_share share_of_machine() const;
+  device_request request() const;
 
   const session_setup& setup_;
   const cluster* const cluster_;
@@ -77,7 +76,7 @@ class hosted_parts {
       std::make_shared<metrics::run_counters>();
   std::vector<rank_watch> watches_;
   /// Set if ranks compute on devices with their own memory.
-  std::shared_ptr<accelerated_ranks> accelerated_;
+  std::shared_ptr<rank_devices> with_memory_;
   /// The timer of emulated devices.
   std::unique_ptr<timer_thread> timer_;
   std::vector<std::unique_ptr<device>> devices_;

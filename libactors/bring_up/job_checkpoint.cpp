@@ -70,7 +70,7 @@ std::string fingerprint_of(const safetensors::collection& weights) {
   return "xxh64 " + checkpoint::hex(sum.value());
 }
 
-std::vector<checkpoint::setting> identity_of(const job::job& j, const data::source* data,
+std::vector<checkpoint::setting> identity_of(const job::job& j, std::optional<std::uint64_t> data,
                                              const safetensors::collection* weights) {
   auto all = settings_of(job::identity(j));
   // First, because most of the model follows from it.
@@ -78,11 +78,11 @@ std::vector<checkpoint::setting> identity_of(const job::job& j, const data::sour
              {"model.pretrained", weights == nullptr ? "none" : fingerprint_of(*weights)});
   // Files are identified by their contents, so they may move. Generated data is already among the
   // settings, as its seed.
-  if (data == nullptr) return all;
-  const auto key = data::key_of(j.data);
+  if (!data) return all;
+  const auto key = job::key_of(j.data);
   const bool is_there =
       std::any_of(all.begin(), all.end(), [&](const auto& s) { return s.key == key; });
-  if (!is_there) all.push_back({std::string{key}, "xxh64 " + checkpoint::hex(data->fingerprint())});
+  if (!is_there) all.push_back({std::string{key}, "xxh64 " + checkpoint::hex(*data)});
   return all;
 }
 

@@ -1,6 +1,5 @@
 #include <rrfp/actors/job_cluster.hpp>
 
-#include <ATen/Version.h>
 #include <sys/resource.h>
 #include <xxhash.h>
 
@@ -18,8 +17,6 @@
 
 #include <rrfp/base/codec.hpp>
 
-#include "agent_store.hpp"
-
 namespace rrfp::actors {
 
 auto fields(auto f, job_machines& x) { return f(x.is_one, x.neighbours, x.place); }
@@ -32,12 +29,6 @@ std::uint64_t fingerprint(job::job j) {
   j.transport = {};
   const auto text = job::to_toml(j);
   return XXH64(text.data(), text.size(), 0);
-}
-
-/// The vector instructions with which libtorch computes on this node; empty if it does not train on
-/// the processor. Other ones give other bits, and copies of weights on several nodes drift apart.
-std::string vector_instructions(const job::job& j) {
-  return j.device.kind == job::device_kind::cpu ? at::get_cpu_capability() : "";
 }
 
 std::uint64_t draw_token() {
@@ -157,7 +148,8 @@ status check_threads(const job::job& j, std::uint32_t nodes) {
   return success();
 }
 
-result<joined_job> join_job(const job::job& j, const launch_place& place, join_hooks hooks) {
+result<joined_job> join_job(const job::job& j, const launch_place& place,
+                            const framework& framework, join_hooks hooks) {
   if (auto enough = check_descriptors(place.nodes); !enough) return enough.failure();
   const auto& t = j.transport;
   membership_options m;
@@ -171,12 +163,13 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
   m.job_id = j.name;
   m.job_hash = fingerprint(j);
   m.version = std::move(hooks.version);
-  m.vector_instructions = vector_instructions(j);
+  if (j.device.kind == job::device_kind::cpu)
+    m.vector_instructions = framework.vector_instructions();
   m.description = std::move(hooks.description);
   m.join_timeout = std::chrono::milliseconds{static_cast<std::int64_t>(t.join_timeout_s * 1e3)};
-  std::optional<agent_store> store;
+  std::unique_ptr<agent_store> store;
   if (place.is_agents_port) {
-    auto connected = agent_store::connect(place, m.join_timeout);
+    auto connected = framework.connect_store(place, m.join_timeout);
     if (!connected) return connected.failure();
     store = *std::move(connected);
     if (place.node == node_id{0}) {

@@ -2,20 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/accelerator/assignment.hpp>
-#include <rrfp/accelerator/load.hpp>
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/base/units.hpp>
+#include <rrfp/compute/compute_error.hpp>
 #include <rrfp/compute/estimate.hpp>
-#include <rrfp/compute/first_line.hpp>
-#include <rrfp/compute/model.hpp>
-#include <rrfp/compute/pretrained.hpp>
-#include <rrfp/data/source.hpp>
 #include <rrfp/weather/weather.hpp>
-
-#include "held_out.hpp"
-#include "microbatch_sizes.hpp"
 
 namespace rrfp::actors {
 
@@ -106,17 +98,6 @@ emulated_device emulation_of(const job::job& j, const shared_costs& nominal, dou
   return device;
 }
 
-result<accelerated_devices> accelerated_devices_of(const job::job& j) {
-  auto platform = accelerator::load_cuda(j.cuda.deterministic);
-  if (!platform)
-    return job::blame(j, "device.kind", fmt::format("\"cuda\": {}", platform.message()));
-  const auto present = static_cast<std::uint32_t>((*platform)->devices().size());
-  auto use = accelerator::choose_devices(j.cuda.gpus, present);
-  if (!use) return job::blame(j, "device.gpus", use.message());
-  return accelerated_devices{std::move(*platform), std::move(*use), j.cuda.deterministic,
-                             j.cuda.collectives};
-}
-
 result<plan::dispatch_plan> dispatch_of(const job::job& j, const policy_registry& policies) {
   auto made = plan::make_dispatch_plan(j, policies);
   if (!made) return job::blame(j, "dispatch.policy", made.message());
@@ -150,16 +131,10 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   setup.limits = dispatch.limits;
   setup.agreement = dispatch.agreement;
   setup.train = j.train;
-  setup.recompute = j.pipeline.recompute;
   setup.hang_timeout_s = j.run.hang_timeout_s;
   const bool emulated = j.device.kind == job::device_kind::emulated;
   const auto scale = emulated ? j.device.time_scale : 1.0;
   setup.delays = delays_of(j, costs, nominal, scale);
-  if (j.device.kind == job::device_kind::cuda) {
-    auto found = accelerated_devices_of(j);
-    if (!found) return found.failure();
-    setup.accelerated = std::move(*found);
-  }
   if (!emulated) return setup;
   setup.emulated = emulation_of(j, nominal, scale);
   setup.emulated->gather_ms = scale * dispatch.gather_ms;
@@ -173,46 +148,6 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
 }
 
 }  // namespace
-
-status check_device(const job::job& j) {
-  if (j.device.kind != job::device_kind::cuda) return success();
-  const auto found = accelerated_devices_of(j);
-  if (!found) return found.failure();
-  return success();
-}
-
-result<std::shared_ptr<const data::source>> data_opener::open(const job::job& j,
-                                                              const job::data_options& d,
-                                                              const std::string& key,
-                                                              opened& last) {
-  data::source_config config;
-  config.data = d;
-  config.seed = j.train.seed;
-  config.microbatches = j.pipeline.microbatches * j.pipeline.replicas;
-  config.vocabulary = j.model.vocabulary;
-  config.patch = j.model.vision.patch;
-  config.image_token = j.model.vision.image_token;
-  if (last.source != nullptr && config == last.config) return last.source;
-  auto source = data::open_source(config);
-  if (!source) return job::blame(j, key, source.message());
-  last = {std::move(config), std::move(*source)};
-  return last.source;
-}
-
-result<job_data> data_opener::open(const job::job& j) {
-  job_data data;
-  if (j.device.kind == job::device_kind::emulated) return data;
-  auto training = open(j, j.data, std::string{data::key_of(j.data)}, training_);
-  if (!training) return training.failure();
-  data.training = std::move(*training);
-  if (const auto d = job::held_out_data(j)) {
-    const auto kind = data::key_of(*d).substr(std::string_view{"data."}.size());
-    auto held_out = open(j, *d, "eval." + std::string{kind}, held_out_);
-    if (!held_out) return held_out.failure();
-    data.held_out = std::move(*held_out);
-  }
-  return data;
-}
 
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) {
   if (j.dispatch.mode == dispatch_mode::ready || j.dispatch.slot_bytes == 0) return success();
@@ -239,55 +174,25 @@ result<session_setup> make_setup_without_model(const job::job& j, const policy_r
 }
 
 result<session_setup> make_session_setup(const job::job& j, const policy_registry& policies,
-                                         const job_data& data) {
+                                         const job_model* model) {
   const auto dispatch = dispatch_of(j, policies);
   if (!dispatch) return dispatch.failure();
   if (auto fits = check_order_fits(j, *dispatch); !fits) return fits.failure();
   auto made = setup_for(j, *dispatch);
   if (!made) return made;
   auto& setup = *made;
-  if (data.training != nullptr) {
-    setup.data = admitted(data.training, j, dispatch->shape);
-    if (data.held_out != nullptr) {
-      setup.data = with_held_out(setup.data, data.held_out, j.eval.batches);
-      setup.evaluation = {j.eval.every, j.eval.batches};
-    }
-    setup.expected = times_by_size(setup.data, j, dispatch->shape);
+  if (model != nullptr) {
+    if (auto complete = model->complete(setup); !complete) return complete.failure();
+  } else {
+    setup.checkpoint = checkpoint_setup_of(j, identity_of(j, std::nullopt, nullptr));
   }
-  const auto cut = job::layers_of_parts(j);
-  // If bytes are limited, count the bytes of each microbatch, not of the expected layout.
-  if (data.training != nullptr && j.dispatch.slot_bytes != 0) {
-    setup.slot_bytes = [model = j.model, pipeline = j.pipeline, shape = dispatch->shape, cut,
-                        sized = setup.data](step_id step, stage_id s, microbatch_id mb) {
-      const auto sizes =
-          compute::estimate(model, sized->layout(step, mb), cut, pipeline.tp, pipeline.recompute);
-      return compute::slot_bytes(sizes, shape, s);
-    };
-  } else if (!setup.slot_bytes) {
-    const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data), cut,
-                                          j.pipeline.tp, j.pipeline.recompute);
-    setup.slot_bytes = [chunks, shape = dispatch->shape](step_id, stage_id s, microbatch_id) {
-      return compute::slot_bytes(chunks, shape, s);
-    };
-  }
-  std::shared_ptr<const safetensors::collection> weights;
-  if (!j.model.pretrained.empty() && !setup.emulated) {
-    auto opened = safetensors::collection::open(j.model.pretrained);
-    if (!opened) return job::blame(j, "model.pretrained", opened.message());
-    if (auto fits = compute::check_pretrained(j.model, *opened); !fits)
-      return job::blame(j, "model.pretrained", fits.message());
-    weights = std::make_shared<const safetensors::collection>(std::move(*opened));
-  }
-  setup.make_chunk = [model = j.model, cut, seed = j.train.seed, weights](
-                         virtual_stage_id vs, std::shared_ptr<compute::rank_group> group)
-      -> result<std::unique_ptr<compute::stage_module>> {
-    auto chunk =
-        compute::make_model_chunk(model, compute::layers_of(cut, vs), seed, std::move(group));
-    if (!chunk || weights == nullptr) return chunk;
-    if (auto loaded = compute::load_pretrained(**chunk, *weights); !loaded) return loaded.failure();
-    return chunk;
+  if (setup.slot_bytes) return made;
+  const auto chunks =
+      compute::estimate(j.model, compute::expected_layout(j.model, j.data), job::layers_of_parts(j),
+                        j.pipeline.tp, j.pipeline.recompute);
+  setup.slot_bytes = [chunks, shape = dispatch->shape](step_id, stage_id s, microbatch_id) {
+    return compute::slot_bytes(chunks, shape, s);
   };
-  setup.checkpoint = checkpoint_setup_of(j, identity_of(j, data.training.get(), weights.get()));
   return made;
 }
 

@@ -20,9 +20,9 @@ std::int64_t run_summary::peak_bytes() const {
   return peak;
 }
 
-accelerator::memory_counts run_summary::device_memory() const {
-  accelerator::memory_counts most;
-  for (const auto& s : stages) most = accelerator::most_of(most, s.device_memory);
+compute::memory_counts run_summary::device_memory() const {
+  compute::memory_counts most;
+  for (const auto& s : stages) most = compute::most_of(most, s.device_memory);
   return most;
 }
 

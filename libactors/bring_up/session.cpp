@@ -203,7 +203,7 @@ class session::impl {
       counters_->leads = link->leads();
       if (setup_.on_connected)
         setup_.on_connected(link->transports() +
-                            (hosted_.has_accelerators() ? link->device_transfer_note() : ""));
+                            (hosted_.has_device_memory() ? link->device_transfer_note() : ""));
     } else {
       wire = make_in_process_transport();
     }
@@ -375,16 +375,15 @@ result<std::unique_ptr<session>> session::open(session_setup setup,
                                                std::optional<cluster> in_cluster) {
   if (auto valid = setup.shape.validate(); !valid) return valid.failure();
   RRFP_CHECK(setup.limits.size() == setup.shape.stages, "each stage has a memory limit");
-  RRFP_CHECK(
-      !setup.strategies.empty() && (setup.make_chunk || setup.emulated || setup.make_compute),
-      "there is a strategy, and make_chunk, emulated or make_compute is set");
+  RRFP_CHECK(!setup.strategies.empty() && (setup.emulated || setup.make_compute),
+             "there is a strategy, and emulated or make_compute is set");
   RRFP_CHECK(!setup.blocking_messages ||
                  (setup.strategies.front().mode == dispatch_mode::in_order && setup.lookahead == 0),
              "blocking_messages needs mode in_order and no lookahead");
   if (in_cluster && setup.delays.fate)
     return error{"jitter.loss_probability, jitter.double_probability: expected 0 on several nodes"};
   RRFP_CHECK(!setup.checkpoint || !setup.emulated, "an emulated device has nothing to save");
-  RRFP_CHECK(!setup.accelerated || !setup.emulated, "ranks compute on devices of one kind");
+  RRFP_CHECK(!setup.open_devices || !setup.emulated, "ranks compute on devices of one kind");
   auto state = std::make_unique<impl>(std::move(setup), std::move(in_cluster));
   if (auto built = state->build(); !built) return built.failure();
   return std::unique_ptr<session>{new session{std::move(state)}};

@@ -1,11 +1,11 @@
 /// The members of the plain types in messages between nodes, for rrfp/base/codec.hpp.
 #pragma once
 
-#include <rrfp/accelerator/platform.hpp>
 #include <rrfp/actors/session.hpp>
 #include <rrfp/actors/transport.hpp>
+#include <rrfp/compute/memory_counts.hpp>
 #include <rrfp/compute/parameter_report.hpp>
-#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/compute/rank_compute.hpp>
 #include <rrfp/schedule/stage_snapshot.hpp>
 
 namespace rrfp {
@@ -38,14 +38,9 @@ auto fields(auto f, microbatch_loss& x) { return f(x.mb, x.mean, x.tokens); }
 auto fields(auto f, parameter_position& x) { return f(x.virtual_stage, x.index, x.rank); }
 auto fields(auto f, parameter_norm& x) { return f(x.at, x.squared); }
 auto fields(auto f, parameter_hash& x) { return f(x.at, x.xxh64); }
-
-}  // namespace rrfp::compute
-
-namespace rrfp::accelerator {
-
 auto fields(auto f, memory_counts& x) { return f(x.allocated, x.allocated_peak, x.reserved); }
 
-}  // namespace rrfp::accelerator
+}  // namespace rrfp::compute
 
 namespace rrfp::actors {
 

@@ -79,7 +79,7 @@ struct launch_done {
   /// When the output was received, if the rank waited for that; else 0.
   std::int64_t received = 0;
   std::int64_t held_bytes = 0;
-  accelerator::memory_counts device_memory = {};  ///< zeroes if the device has none
+  compute::memory_counts device_memory = {};  ///< zeroes if the device has none
 };
 /// The ranks exchange the tasks that they would run next: let every rank wait for all others.
 struct gather_picks {
@@ -124,7 +124,7 @@ struct stage_step_ended {
   std::vector<compute::parameter_norm> norms;
   memory_use memory;
   std::int64_t peak_bytes = 0;  ///< activation memory, measured, of the rank that held most
-  accelerator::memory_counts device_memory = {};  ///< the most of a rank's device
+  compute::memory_counts device_memory = {};  ///< the most of a rank's device
   // Means over the ranks:
   std::int64_t busy = 0;     ///< in tasks
   std::int64_t blocked = 0;  ///< after tasks, until their output was received

@@ -189,7 +189,7 @@ result<at::Tensor> cuda_lane::make_receive_buffer(at::IntArrayRef shape, at::Sca
   }
 }
 
-accelerator::memory_counts cuda_lane::memory() const {
+compute::memory_counts cuda_lane::memory() const {
   constexpr auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(compute_.device_index());
   const auto& allocated = stats.allocated_bytes[all];

@@ -21,7 +21,7 @@ class cuda_lane final : public accelerator::lane {
   status copy_out(const at::Tensor& from, std::byte* to) override;
   result<at::Tensor> copy_in(const at::Tensor& from) override;
   result<at::Tensor> make_receive_buffer(at::IntArrayRef shape, at::ScalarType type) override;
-  accelerator::memory_counts memory() const override;
+  compute::memory_counts memory() const override;
 
  private:
   cuda_lane(c10::cuda::CUDAStream compute, c10::cuda::CUDAStream copy,

@@ -9,14 +9,12 @@ namespace {
 
 using namespace tp_coord;
 
-element element_of(const at::Tensor& t) {
-  switch (t.scalar_type()) {
-    case at::kFloat: return element::float32;
-    case at::kDouble: return element::float64;
-    case at::kLong: return element::int64;
-    default:
-      throw compute::group_error("a collective supports float32, float64 and int64, not " +
-                                 t.toString());
+element element_of(const tensor_buffer& b) {
+  switch (b.type) {
+    case dtype::float32: return element::float32;
+    case dtype::float64: return element::float64;
+    case dtype::int64: return element::int64;
+    default: throw compute::group_error("a collective supports float32, float64 and int64 alone");
   }
 }
 
@@ -28,8 +26,9 @@ class collective_group final : public compute::rank_group {
 
   std::uint32_t rank() const override { return member_->rank().value(); }
   std::uint32_t size() const override { return member_->size(); }
-  void all_reduce_sum(at::Tensor& t) override { all_reduce(reduction::sum, t); }
-  void all_reduce_max(at::Tensor& t) override { all_reduce(reduction::max, t); }
+  bool on_device() const override { return member_->on_device(); }
+  void all_reduce_sum(const tensor_buffer& b) override { all_reduce(reduction::sum, b); }
+  void all_reduce_max(const tensor_buffer& b) override { all_reduce(reduction::max, b); }
   void set_task(step_id step, const launch& l) override {
     site_ = {step, l.seq, l.what};
     ordinal_ = 0;
@@ -37,22 +36,16 @@ class collective_group final : public compute::rank_group {
   }
 
  private:
-  void all_reduce(reduction op, at::Tensor& t) {
-    // A tensor in other memory is copied to the host and back.
-    const bool is_there = t.is_cpu() != member_->on_device();
-    if (!is_there && member_->on_device())
-      throw compute::group_error("a collective on a device expects a tensor in device memory");
-    const auto flat = is_there ? t.contiguous() : t.cpu().contiguous();
-    const auto count = static_cast<std::size_t>(flat.numel());
-    const auto type = element_of(flat);
+  void all_reduce(reduction op, const tensor_buffer& b) {
+    const auto count = static_cast<std::size_t>(b.elements());
+    const auto type = element_of(b);
     if (observer_)
       observer_->enter({site_, ordinal_, op == reduction::sum ? operation::sum : operation::max,
                         type, rank_id{}, count});
-    const auto done = member_->all_reduce(op, flat.mutable_data_ptr(), count, type);
+    const auto done = member_->all_reduce(op, b.data, count, type);
     if (observer_) observer_->leave();
     ++ordinal_;
     if (!done) throw compute::group_error(done.message());
-    if (!flat.is_same(t)) t.copy_(flat);
   }
 
   std::shared_ptr<collective> member_;

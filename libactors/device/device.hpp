@@ -1,6 +1,6 @@
 /// The interface between a rank's actor and what the rank computes on: it runs launches, reports
 /// when they end, and copies tensors in and out. Implementations: compute_thread (cpu),
-/// virtual_device (emulated), accelerated_device (cuda).
+/// virtual_device (emulated), accelerated_device (cuda; libactors/torch).
 #pragma once
 
 #include <chrono>
@@ -9,10 +9,9 @@
 #include <optional>
 #include <utility>
 
-#include <ATen/core/Tensor.h>
-
-#include <rrfp/accelerator/platform.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/base/tensor_buffer.hpp>
+#include <rrfp/compute/memory_counts.hpp>
 
 #include "work_queue.hpp"
 
@@ -25,7 +24,7 @@ struct occupancy {
   /// Time measured by the device; nothing: the time since `work` began counts.
   std::optional<std::chrono::nanoseconds> busy;
   /// Device memory when the launch had ended; zeroes if the device has no memory of its own.
-  accelerator::memory_counts memory;
+  compute::memory_counts memory;
 };
 
 class device : public work_queue {
@@ -42,12 +41,12 @@ class device : public work_queue {
 
   /// Whether work on this device can read `t` (complete) where it is. If so, the device keeps `t`
   /// alive for its streams; if not, use copy_in().
-  virtual bool can_read(const at::Tensor& /*t*/) { return true; }
-  using on_copied = std::function<void(result<at::Tensor>)>;
+  virtual bool can_read(const tensor_buffer& /*t*/) { return true; }
+  using on_copied = std::function<void(result<tensor_buffer>)>;
   /// Copies `t` from other memory while work runs. `then` is called from any thread.
-  virtual void copy_in(at::Tensor t, on_copied then) { then(std::move(t)); }
+  virtual void copy_in(tensor_buffer t, on_copied then) { then(std::move(t)); }
   /// Copies `t`, which is complete and in memory of this device, to host memory.
-  virtual void copy_out(at::Tensor t, on_copied then) { then(std::move(t)); }
+  virtual void copy_out(tensor_buffer t, on_copied then) { then(std::move(t)); }
 };
 
 }  // namespace rrfp::actors

@@ -1,14 +1,23 @@
 #include "emulated_compute.hpp"
 
 #include <algorithm>
-
-#include <ATen/ops/zeros.h>
+#include <cstring>
 
 namespace rrfp::actors {
 
+namespace {
+
+tensor_buffer zeros(std::int64_t bytes) {
+  auto b = make_host_buffer(dtype::uint8, {bytes});
+  std::memset(b.data, 0, b.bytes());
+  return b;
+}
+
+}  // namespace
+
 emulated_compute::emulated_compute(const pipeline_shape& shape, stage_id stage,
                                    const emulated_model& model)
-    : shape_(shape), stage_(stage), model_(model), message_(at::zeros({1}, at::kByte)) {}
+    : shape_(shape), stage_(stage), model_(model), message_(zeros(1)) {}
 
 void emulated_compute::begin_step(step_id step, compute::step_purpose /*purpose*/) {
   step_ = step;
@@ -17,7 +26,7 @@ void emulated_compute::begin_step(step_id step, compute::step_purpose /*purpose*
   peak_ = 0;
 }
 
-at::Tensor emulated_compute::run(const launch& l, at::Tensor) {
+tensor_buffer emulated_compute::run(const launch& l, tensor_buffer) {
   const auto& t = l.what;
   // All chunks of a stage share one slot, so each chunk counts its part of it.
   const auto slot = model_.slot_bytes ? model_.slot_bytes(step_, t.mb) : 0;
@@ -29,16 +38,18 @@ at::Tensor emulated_compute::run(const launch& l, at::Tensor) {
     held_ -= share;
   }
   if (const auto next = shape_.consumer_of(stage_, t))
-    return l.pass == forward_pass::again ? at::Tensor{} : message_to(*next);
+    return l.pass == forward_pass::again ? tensor_buffer{} : message_to(*next);
   if (t.kind == task_kind::forward) losses_.push_back({t.mb, 0, model_.tokens});
   return {};
 }
 
-at::Tensor emulated_compute::message_to(const placed_task& next) {
+tensor_buffer emulated_compute::message_to(const placed_task& next) {
   const auto bytes = model_.message_bytes(step_, next.vs, next.what);
   // A message that was not received yet keeps the smaller one alive.
-  if (bytes > message_.numel()) message_ = at::zeros({bytes}, at::kByte);
-  return message_.narrow(0, 0, bytes);
+  if (bytes > message_.elements()) message_ = zeros(bytes);
+  auto first = message_;
+  first.sizes = {bytes};
+  return first;
 }
 
 }  // namespace rrfp::actors

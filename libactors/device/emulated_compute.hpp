@@ -22,13 +22,13 @@ class emulated_compute final : public compute::rank_compute {
   emulated_compute(const pipeline_shape& shape, stage_id stage, const emulated_model& model);
 
   void begin_step(step_id step, compute::step_purpose purpose) override;
-  at::Tensor run(const launch& l, at::Tensor input) override;
+  tensor_buffer run(const launch& l, tensor_buffer input) override;
 
   std::vector<compute::microbatch_loss> losses() const override { return losses_; }
   void sum_gradients(compute::rank_group&) override {}
-  std::optional<at::Tensor> tied_gradient() const override { return std::nullopt; }
+  std::optional<tensor_buffer> tied_gradient() const override { return std::nullopt; }
   compute::tie tied_side() const override { return compute::tie::none; }
-  void join_tied(const at::Tensor&) override {}
+  void join_tied(const tensor_buffer&) override {}
   std::vector<compute::parameter_norm> squared_norms() override { return {}; }
   void apply(double, double) override {}
   void end_without_update() override {}
@@ -37,12 +37,12 @@ class emulated_compute final : public compute::rank_compute {
   std::int64_t peak_bytes() const override { return peak_; }
 
  private:
-  at::Tensor message_to(const placed_task& next);
+  tensor_buffer message_to(const placed_task& next);
 
   const pipeline_shape shape_;
   const stage_id stage_;
   const emulated_model model_;
-  at::Tensor message_;  ///< as large as the largest one until now
+  tensor_buffer message_;  ///< as large as the largest one until now
   step_id step_;
   std::vector<compute::microbatch_loss> losses_;
   std::atomic<std::int64_t> held_ = 0;

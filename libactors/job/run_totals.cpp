@@ -121,7 +121,7 @@ void run_totals::add_to_stage(const stage_step_ended& o) {
   stage.deferred_ms += milliseconds(o.deferred);
   stage.agreement += o.agreement;
   stage.peak_bytes = std::max(stage.peak_bytes, o.peak_bytes);
-  stage.device_memory = accelerator::most_of(stage.device_memory, o.device_memory);
+  stage.device_memory = compute::most_of(stage.device_memory, o.device_memory);
   stage.memory.slots_peak = std::max(stage.memory.slots_peak, o.memory.slots_peak);
   stage.memory.bytes_peak = std::max(stage.memory.bytes_peak, o.memory.bytes_peak);
   stage.memory.activations_peak =

@@ -17,9 +17,9 @@ std::string name_of(const copy_key& what) {
                      what.rank.value(), what.step);
 }
 
-std::span<const std::byte> bytes_in(const at::Tensor& t, std::int64_t offset, std::int64_t size) {
-  return {static_cast<const std::byte*>(t.const_data_ptr()) + offset,
-          static_cast<std::size_t>(size)};
+std::span<const std::byte> bytes_in(const tensor_buffer& b, std::int64_t offset,
+                                    std::int64_t size) {
+  return b.content().subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(size));
 }
 
 }  // namespace
@@ -31,8 +31,8 @@ copy_exchange::copy_exchange(recovery_setup setup, const directory& actors, node
   if (setup_.from.has_copies()) setup_.copies->keep(setup_.from.record);
 }
 
-result<at::Tensor> copy_exchange::copy(const copy_key& what,
-                                       std::span<const compute::named_tensor> state) {
+result<tensor_buffer> copy_exchange::copy(const copy_key& what,
+                                          std::span<const compute::named_buffer> state) {
   try {
     return bytes_of_state(
         state, [&](std::int64_t bytes) { return setup_.copies->make_room(what, bytes); });
@@ -41,9 +41,10 @@ result<at::Tensor> copy_exchange::copy(const copy_key& what,
   }
 }
 
-void copy_exchange::hold(const copy_key& what, std::uint64_t complete, result<at::Tensor> copied) {
+void copy_exchange::hold(const copy_key& what, std::uint64_t complete,
+                         result<tensor_buffer> copied) {
   if (!copied) return report(what, fmt::format("{}: {}", name_of(what), copied.message()));
-  const auto bytes = copied->numel();
+  const auto bytes = copied->elements();
   checkpoint::checksum sum;
   sum.add(bytes_in(*copied, 0, bytes));
   const copy_offered offer{what, here_, bytes, sum.value(), complete};
@@ -55,7 +56,7 @@ void copy_exchange::hold(const copy_key& what, std::uint64_t complete, result<at
 }
 
 void copy_exchange::restore(stage_id stage, rank_id rank,
-                            std::function<void(result<at::Tensor>)> done) {
+                            std::function<void(result<tensor_buffer>)> done) {
   const copy_key what{setup_.from.record.step, stage, rank};
   if (auto here = setup_.copies->find(what)) return done(std::move(here->bytes));
   const auto source = setup_.from.copies.find(what);
@@ -63,7 +64,7 @@ void copy_exchange::restore(stage_id stage, rank_id rank,
     return done(error{fmt::format("no node holds {}", name_of(what)), error_kind::failed});
   begin_fetch(what, source->second, what.step,
               [done = std::move(done)](result<copy_store::copy> c) {
-                done(c ? result<at::Tensor>{std::move(c->bytes)} : c.failure());
+                done(c ? result<tensor_buffer>{std::move(c->bytes)} : c.failure());
               });
 }
 
@@ -81,7 +82,7 @@ void copy_exchange::begin_fetch(const copy_key& what, const recovery_point::sour
   // Replicas of a rank on one node share the copy.
   if (const auto under_way = fetches_.find(what); under_way != fetches_.end())
     return under_way->second.receivers.push_back(std::move(r));
-  at::Tensor room;
+  tensor_buffer room;
   try {
     room = setup_.copies->make_room(what, static_cast<std::int64_t>(from.bytes));
   } catch (const std::exception& e) {
@@ -105,9 +106,8 @@ void copy_exchange::ask(const std::vector<copy_fetches::request>& requests) {
 void copy_exchange::on(const fetch_copy& m) {
   copy_piece piece{m.what, m.offset, {}};
   const auto found = setup_.copies->find(m.what);
-  if (found &&
-      core_.may_send(static_cast<std::uint64_t>(found->bytes.numel()),
-                     static_cast<std::uint64_t>(m.offset), static_cast<std::uint64_t>(m.size))) {
+  if (found && core_.may_send(found->bytes.bytes(), static_cast<std::uint64_t>(m.offset),
+                              static_cast<std::uint64_t>(m.size))) {
     const auto bytes = bytes_in(found->bytes, m.offset, m.size);
     piece.bytes.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
@@ -123,8 +123,7 @@ void copy_exchange::on(const copy_piece& m) {
   if (outcome == verdict::unknown) return;
   auto& f = fetches_.at(m.what);
   if (outcome != verdict::missing) {
-    std::memcpy(static_cast<std::byte*>(f.bytes.mutable_data_ptr()) + m.offset, m.bytes.data(),
-                m.bytes.size());
+    std::memcpy(f.bytes.content().data() + m.offset, m.bytes.data(), m.bytes.size());
     f.sum.add(bytes_in(f.bytes, m.offset, static_cast<std::int64_t>(m.bytes.size())));
   }
   if (outcome == verdict::fits) return ask(core_.next(m.what));

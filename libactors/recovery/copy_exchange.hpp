@@ -28,12 +28,12 @@ class copy_exchange {
                 std::map<std::pair<stage_id, rank_id>, node_id> buddies);
 
   /// Copies the state of a rank of this node. The tensors are contiguous, in host memory.
-  result<at::Tensor> copy(const copy_key& what, std::span<const compute::named_tensor> state);
+  result<tensor_buffer> copy(const copy_key& what, std::span<const compute::named_buffer> state);
   /// Holds the copy and lets the buddy hold it, too. Then the job gets copy_held. `complete`: as
   /// copy_set::put().
-  void hold(const copy_key& what, std::uint64_t complete, result<at::Tensor> copied);
+  void hold(const copy_key& what, std::uint64_t complete, result<tensor_buffer> copied);
   /// Passes the copy that the run goes on from, fetched if it is not here.
-  void restore(stage_id stage, rank_id rank, std::function<void(result<at::Tensor>)> done);
+  void restore(stage_id stage, rank_id rank, std::function<void(result<tensor_buffer>)> done);
   // Messages of the job and of other nodes.
   void on(const keep_copies& m) { setup_.copies->keep(m.record); }
   void on(const copy_offered& m);
@@ -46,7 +46,7 @@ class copy_exchange {
   using receiver = std::function<void(result<copy_store::copy>)>;
   /// What has come of a copy.
   struct fetch {
-    at::Tensor bytes;
+    tensor_buffer bytes;
     std::uint64_t xxh64 = 0;
     std::uint64_t complete = 0;
     checkpoint::checksum sum;

@@ -1,23 +1,21 @@
-#include <ATen/ops/empty.h>
-
 #include <rrfp/actors/recovery.hpp>
 
 namespace rrfp::actors {
 
-at::Tensor copy_store::make_room(const copy_key& what, std::int64_t bytes) {
+tensor_buffer copy_store::make_room(const copy_key& what, std::int64_t bytes) {
   {
     const std::lock_guard lock{mutex_};
     if (auto spare = spare_.extract({what.stage, what.rank}))
       // Nobody reads it any more, such as the buddy that fetches it.
-      if (spare.mapped().numel() == bytes && spare.mapped().use_count() == 1)
+      if (spare.mapped().elements() == bytes && spare.mapped().owner.use_count() == 1)
         return std::move(spare.mapped());
   }
-  return at::empty({bytes}, at::kByte);
+  return make_host_buffer(dtype::uint8, {bytes});
 }
 
 void copy_store::put(const copy_key& what, copy c, std::uint64_t complete) {
   const std::lock_guard lock{mutex_};
-  drop(set_.put({what, static_cast<std::uint64_t>(c.bytes.nbytes()), c.xxh64}, complete));
+  drop(set_.put({what, c.bytes.bytes(), c.xxh64}, complete));
   copies_[what] = std::move(c);
 }
 

@@ -4,9 +4,6 @@
 #include <cstring>
 #include <string_view>
 
-#include <ATen/ops/from_blob.h>
-
-#include <rrfp/base/check.hpp>
 #include <rrfp/base/codec.hpp>
 
 namespace rrfp::compute {
@@ -26,7 +23,7 @@ std::int64_t aligned(std::int64_t at) { return (at + alignment - 1) / alignment 
 
 struct entry {
   std::string name;
-  at::ScalarType type = at::kFloat;
+  dtype type = dtype::float32;
   std::vector<std::int64_t> shape;
   bool is_part = false;
   compute::shard part;
@@ -34,10 +31,10 @@ struct entry {
 
 auto fields(auto f, entry& x) { return f(x.name, x.type, x.shape, x.is_part, x.part); }
 
-std::string header_of(std::span<const compute::named_tensor> tensors) {
+std::string header_of(std::span<const compute::named_buffer> tensors) {
   std::vector<entry> entries;
   for (const auto& t : tensors)
-    entries.push_back({t.name, t.value.scalar_type(), t.value.sizes().vec(), t.part.has_value(),
+    entries.push_back({t.name, t.value.type, t.value.sizes, t.part.has_value(),
                        t.part.value_or(compute::shard{})});
   encoder header;
   header(entries);
@@ -46,12 +43,9 @@ std::string header_of(std::span<const compute::named_tensor> tensors) {
 
 /// The bytes of a tensor with these elements; nothing: there can be none.
 std::optional<std::int64_t> size_of(const entry& e) {
-  static constexpr at::ScalarType types[] = {at::kFloat, at::kDouble, at::kHalf,  at::kBFloat16,
-                                             at::kLong,  at::kInt,    at::kShort, at::kChar,
-                                             at::kByte,  at::kBool};
-  if (std::find(std::begin(types), std::end(types), e.type) == std::end(types)) return std::nullopt;
+  if (item_bytes(e.type) == 0) return std::nullopt;
   // Strides must not overflow, even those of a tensor without elements.
-  auto most = static_cast<std::int64_t>(at::elementSize(e.type));
+  auto most = static_cast<std::int64_t>(item_bytes(e.type));
   bool is_empty = false;
   for (const auto n : e.shape) {
     if (n < 0 || __builtin_mul_overflow(most, std::max<std::int64_t>(n, 1), &most))
@@ -63,16 +57,15 @@ std::optional<std::int64_t> size_of(const entry& e) {
 
 }  // namespace
 
-at::Tensor bytes_of_state(std::span<const compute::named_tensor> tensors,
-                          const std::function<at::Tensor(std::int64_t)>& make_room) {
+tensor_buffer bytes_of_state(std::span<const compute::named_buffer> tensors,
+                             const std::function<tensor_buffer(std::int64_t)>& make_room) {
   const auto header = header_of(tensors);
   const auto header_bytes = static_cast<std::int64_t>(header.size());
   const auto prefix = static_cast<std::int64_t>(sizeof header_bytes);
   auto total = aligned(prefix + header_bytes);
-  for (const auto& t : tensors)
-    total = aligned(total + static_cast<std::int64_t>(t.value.nbytes()));
+  for (const auto& t : tensors) total = aligned(total + static_cast<std::int64_t>(t.value.bytes()));
   auto made = make_room(total);
-  auto* const begin = static_cast<std::byte*>(made.mutable_data_ptr());
+  auto* const begin = made.content().data();
   // Padding is zero, so that equal states have equal bytes.
   std::int64_t at = 0;
   const auto append = [&](const void* data, std::int64_t bytes, bool pads) {
@@ -85,16 +78,16 @@ at::Tensor bytes_of_state(std::span<const compute::named_tensor> tensors,
   append(&header_bytes, prefix, false);
   append(header.data(), header_bytes, true);
   for (const auto& t : tensors) {
-    RRFP_CHECK(t.value.is_contiguous() && t.value.is_cpu(), "a contiguous tensor on the host");
-    append(t.value.const_data_ptr(), static_cast<std::int64_t>(t.value.nbytes()), true);
+    const auto bytes = t.value.content();
+    append(bytes.data(), static_cast<std::int64_t>(bytes.size()), true);
   }
   return made;
 }
 
-result<std::vector<compute::named_tensor>> state_of_bytes(const at::Tensor& bytes) {
+result<std::vector<compute::named_buffer>> state_of_bytes(const tensor_buffer& bytes) {
   const error invalid{"the copy of a state is invalid", error_kind::failed};
-  const auto size = static_cast<std::int64_t>(bytes.nbytes());
-  auto* const begin = static_cast<std::byte*>(bytes.mutable_data_ptr());
+  const auto size = static_cast<std::int64_t>(bytes.bytes());
+  auto* const begin = static_cast<std::byte*>(bytes.data);
   std::int64_t header_bytes = 0;
   const auto prefix = static_cast<std::int64_t>(sizeof header_bytes);
   if (size < prefix) return invalid;
@@ -105,13 +98,15 @@ result<std::vector<compute::named_tensor>> state_of_bytes(const at::Tensor& byte
   std::vector<entry> entries;
   header(entries);
   if (!header.complete()) return invalid;
-  std::vector<compute::named_tensor> tensors;
+  std::vector<compute::named_buffer> tensors;
   auto at = aligned(prefix + header_bytes);
   for (const auto& e : entries) {
     const auto data = size_of(e);
     if (!data || at > size || *data > size - at) return invalid;
-    auto view = at::from_blob(
-        begin + at, e.shape, [bytes](void*) {}, at::dtype(e.type));
+    auto view = bytes;
+    view.data = begin + at;
+    view.type = e.type;
+    view.sizes = e.shape;
     tensors.push_back({e.name, std::move(view), e.is_part ? std::optional{e.part} : std::nullopt});
     at = aligned(at + *data);
   }

@@ -7,18 +7,16 @@
 #include <span>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
 #include <rrfp/base/result.hpp>
 #include <rrfp/compute/rank_compute.hpp>
 
 namespace rrfp::actors {
 
 /// Copies contiguous tensors in host memory into `make_room(bytes)`.
-at::Tensor bytes_of_state(std::span<const compute::named_tensor> tensors,
-                          const std::function<at::Tensor(std::int64_t)>& make_room);
+tensor_buffer bytes_of_state(std::span<const compute::named_buffer> tensors,
+                             const std::function<tensor_buffer(std::int64_t)>& make_room);
 
 /// Views of the bytes, which they keep. Error: these are not the bytes of a state.
-result<std::vector<compute::named_tensor>> state_of_bytes(const at::Tensor& bytes);
+result<std::vector<compute::named_buffer>> state_of_bytes(const tensor_buffer& bytes);
 
 }  // namespace rrfp::actors

@@ -1,13 +1,8 @@
 #include <rrfp/actors/checkpoint_tensors.hpp>
 
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <utility>
-
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
 #include <rrfp/base/check.hpp>
 #include <rrfp/checkpoint/checksum.hpp>
@@ -19,35 +14,26 @@ namespace rrfp::actors {
 
 namespace {
 
-using safetensors::dtype;
+/// The mapped file.
+class file_owner final : public buffer_owner {
+ public:
+  explicit file_owner(std::shared_ptr<const safetensors::file> in) : in_(std::move(in)) {}
 
-constexpr std::pair<dtype, at::ScalarType> known_types[] = {
-    {dtype::boolean, at::kBool},  {dtype::u8, at::kByte},    {dtype::i8, at::kChar},
-    {dtype::i16, at::kShort},     {dtype::u16, at::kUInt16}, {dtype::f16, at::kHalf},
-    {dtype::bf16, at::kBFloat16}, {dtype::i32, at::kInt},    {dtype::u32, at::kUInt32},
-    {dtype::f32, at::kFloat},     {dtype::f64, at::kDouble}, {dtype::i64, at::kLong},
-    {dtype::u64, at::kUInt64}};
-
-at::ScalarType scalar_type_of(dtype type) {
-  for (const auto& [known, scalar] : known_types)
-    if (known == type) return scalar;
-  RRFP_CHECK(false, "every dtype has a scalar type");
-}
+ private:
+  const std::shared_ptr<const safetensors::file> in_;
+};
 
 /// A view of the mapped bytes, or a copy where they are not aligned to their elements.
-at::Tensor tensor_of(const std::shared_ptr<const safetensors::file>& in,
-                     const safetensors::tensor_info& t) {
+tensor_buffer buffer_of(const std::shared_ptr<const safetensors::file>& in,
+                        const safetensors::tensor_info& t) {
   const auto bytes = in->bytes(t);
-  const auto options = at::TensorOptions{}.dtype(scalar_type_of(t.type));
-  const bool aligned =
-      reinterpret_cast<std::uintptr_t>(bytes.data()) % safetensors::size_of(t.type) == 0;
-  if (!aligned || bytes.empty()) {
-    auto copy = at::empty(t.shape, options);
-    if (!bytes.empty()) std::memcpy(copy.mutable_data_ptr(), bytes.data(), bytes.size());
-    return copy;
-  }
-  return at::from_blob(
-      const_cast<std::byte*>(bytes.data()), t.shape, [in](void*) {}, options);
+  tensor_buffer view;
+  view.type = t.type;
+  view.sizes = t.shape;
+  view.data = const_cast<std::byte*>(bytes.data());
+  view.owner = std::make_shared<const file_owner>(in);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(bytes.data()) % item_bytes(t.type) == 0;
+  return aligned && !bytes.empty() ? view : copy_of(view);
 }
 
 checkpoint::part part_of(const compute::shard& s) {
@@ -67,40 +53,19 @@ result<T> read_metadata(const safetensors::string_map& metadata, std::string_vie
 
 }  // namespace
 
-result<dtype> dtype_of(const at::Tensor& t) {
-  for (const auto& [known, scalar] : known_types)
-    if (scalar == t.scalar_type()) return known;
-  return error{std::string{"safetensors has no dtype for "} + at::toString(t.scalar_type())};
-}
-
-std::span<const std::byte> bytes_of(const at::Tensor& t) {
-  RRFP_CHECK(t.is_contiguous() && t.is_cpu(), "a contiguous tensor on the host");
-  return {static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()};
-}
-
-std::vector<compute::named_tensor> copy_to_host(std::vector<compute::named_tensor> tensors) {
-  for (auto& t : tensors) {
-    const auto source = std::exchange(t.value, {});
-    t.value = at::empty(source.sizes(), source.options().device(at::kCPU).requires_grad(false),
-                        at::MemoryFormat::Contiguous);
-    t.value.copy_(source);
-  }
-  return tensors;
-}
-
 result<checkpoint::file_entry> write_rank(const std::string& folder, stage_id stage, rank_id rank,
                                           std::uint64_t step,
-                                          std::span<const compute::named_tensor> tensors) {
+                                          std::span<const compute::named_buffer> tensors) {
   const auto name = checkpoint::file_name(stage, rank);
   const auto path = (std::filesystem::path{folder} / name).string();
   std::vector<safetensors::tensor_spec> specs;
   checkpoint::parts parts;
   checkpoint::stored_forms forms;
-  std::map<std::string_view, const at::Tensor*> values;
+  std::map<std::string_view, const tensor_buffer*> values;
   for (const auto& t : tensors) {
-    const auto type = dtype_of(t.value);
-    if (!type) return error{path + ": tensor '" + t.name + "': " + type.message()};
-    specs.push_back({t.name, *type, t.value.sizes().vec()});
+    if (safetensors::name(t.value.type).empty())
+      return error{path + ": tensor '" + t.name + "': safetensors has no dtype for its elements"};
+    specs.push_back({t.name, t.value.type, t.value.sizes});
     if (t.part) parts[t.name] = part_of(*t.part);
     if (t.stored != compute::stored_form{}) forms[t.name] = {t.stored.transposed, t.stored.sizes};
     values[t.name] = &t.value;
@@ -113,7 +78,7 @@ result<checkpoint::file_entry> write_rank(const std::string& folder, stage_id st
                                         [&](std::span<const std::byte> bytes) { sum.add(bytes); });
   if (!to) return to.failure();
   for (const auto& t : (*to)->tensors())
-    if (auto written = (*to)->write(t.name, bytes_of(*values.at(t.name))); !written)
+    if (auto written = (*to)->write(t.name, values.at(t.name)->content()); !written)
       return written.failure();
   if (auto done = (*to)->finish(); !done) return done.failure();
   return checkpoint::file_entry{name, sum.bytes(), sum.value()};
@@ -133,7 +98,7 @@ result<std::shared_ptr<const checkpoint_tensors>> checkpoint_tensors::open(
         read_metadata((*in)->metadata(), checkpoint::stored_key, &checkpoint::parse_stored);
     if (!forms) return error{path + ": " + forms.message()};
     for (const auto& t : (*in)->tensors()) {
-      compute::named_tensor piece{t.name, tensor_of(*in, t)};
+      compute::named_buffer piece{t.name, buffer_of(*in, t)};
       if (const auto at = parts->find(t.name); at != parts->end()) {
         if (auto fits = checkpoint::check_part(at->second, t.shape); !fits)
           return error{path + ": tensor '" + t.name + "': " + fits.message()};

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/compute/compute_error.hpp>
 
 #include "control/caller_runs.hpp"
 #include "tp_rank.hpp"

@@ -1,6 +1,4 @@
 /// The state of a rank between two steps: into a checkpoint, into a copy for recovery, and back.
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include <rrfp/actors/checkpoint_tensors.hpp>
@@ -16,11 +14,12 @@ void tp_rank::on_take_snapshot(const take_snapshot& m) {
   on_device(setup_, [m, rank = setup_] {
     const auto& context = rank->context;
     const auto begun = context->now();
-    std::vector<compute::named_tensor> copies;
+    std::vector<compute::named_buffer> copies;
     std::string failure;
     // Without memory for the copy there is no checkpoint, but the run continues.
     try {
-      copies = copy_to_host(rank->compute->snapshot());
+      copies =
+          rank->compute->snapshot(compute::tied_copies::left_out, compute::snapshot_memory::copied);
     } catch (const std::exception& e) {
       failure = fmt::format("{}: cannot copy the tensors to save: {}", rank->name(), e.what());
     }
@@ -47,13 +46,9 @@ void tp_rank::on_take_snapshot(const take_snapshot& m) {
 
 void tp_rank::on_copy_state(const copy_state& m) {
   on_device(setup_, [m, rank = setup_] {
-    auto state = rank->compute->snapshot(compute::tied_copies::included);
-    // On the host, the copy is made while the next step runs: it changes the state at its end.
-    const auto is_readable = [](const auto& t) {
-      return t.value.is_cpu() && t.value.is_contiguous();
-    };
-    if (!std::all_of(state.begin(), state.end(), is_readable))
-      state = copy_to_host(std::move(state));
+    // The copy is made while the next step runs: it changes the state at its end.
+    auto state =
+        rank->compute->snapshot(compute::tied_copies::included, compute::snapshot_memory::shared);
     const auto copied = std::make_shared<std::promise<void>>();
     *rank->copying = copied->get_future();
     rank->context->copier->post([m, rank, copied, state = std::move(state)] {
@@ -68,7 +63,7 @@ void tp_rank::on_copy_state(const copy_state& m) {
 
 void tp_rank::on_restore_state() {
   const auto& at = setup_->address;
-  setup_->context->copies->restore(at.stage, at.rank, [rank = setup_](result<at::Tensor> copy) {
+  setup_->context->copies->restore(at.stage, at.rank, [rank = setup_](result<tensor_buffer> copy) {
     rank->device->post([rank, copy = std::move(copy)] {
       const caller_runs scope;
       run_guarded(*rank, [&] {

@@ -168,7 +168,7 @@ void stage_supervisor::on_launch_done(const launch_done& m) {
   // Ranks begin a step in any order.
   if (outcome_.first_begin == 0 || m.begin < outcome_.first_begin) outcome_.first_begin = m.begin;
   outcome_.last_end = std::max(outcome_.last_end, m.end);
-  outcome_.device_memory = accelerator::most_of(outcome_.device_memory, m.device_memory);
+  outcome_.device_memory = compute::most_of(outcome_.device_memory, m.device_memory);
   notify_core(task_finished{m.launched.seq, m.rank});
   if (core_.outstanding() == 0) count_behind();
   if (context_->trace != nullptr)

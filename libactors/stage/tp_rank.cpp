@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <rrfp/base/check.hpp>
-#include <rrfp/compute/stage_compute.hpp>
 
 #include "device/collective_group.hpp"
 #include "guarded.hpp"
@@ -30,8 +29,8 @@ payload payload_of(const task& receiver) {
 /// Sends a complete tensor; copies it to host memory first if the transport cannot read it.
 void send_out(const std::shared_ptr<const tp_rank_setup>& rank, message m) {
   auto& wire = *rank->context->wire;
-  if (m.tensor.is_cpu() || wire.takes_device_memory(m.header.to)) return wire.send(std::move(m));
-  rank->device->copy_out(std::move(m.tensor), [header = m.header, rank](result<at::Tensor> t) {
+  if (m.tensor.on_host || wire.takes_device_memory(m.header.to)) return wire.send(std::move(m));
+  rank->device->copy_out(std::move(m.tensor), [header = m.header, rank](result<tensor_buffer> t) {
     if (t) return rank->context->wire->send({header, std::move(*t)});
     post(rank->supervisor, failed{{rank->name() + ": " + t.message(), error_kind::failed}});
   });
@@ -44,7 +43,7 @@ constexpr std::chrono::nanoseconds from_ms(double ms) {
 /// One launch while the device runs it. Does not refer to the actor, which may have ended.
 class execution {
  public:
-  execution(const run_launch& run, at::Tensor input, std::optional<message_header> next_input,
+  execution(const run_launch& run, tensor_buffer input, std::optional<message_header> next_input,
             std::shared_ptr<const tp_rank_setup> setup)
       : rank(std::move(setup)),
         run_(run),
@@ -84,7 +83,7 @@ class execution {
     if (next_input_) context.synchronous->post_receive(*next_input_);
     if (!output_.defined()) return post(rank->supervisor, done_);
     rank->counters->sent.add();
-    rank->counters->sent_bytes.add(output_.nbytes());
+    rank->counters->sent_bytes.add(output_.bytes());
     if (context.synchronous == nullptr || destination().to.stage == rank->address.stage) {
       send_out(rank, {destination(), std::move(output_)});
       return post(rank->supervisor, done_);
@@ -109,11 +108,11 @@ class execution {
   }
 
   const run_launch run_;
-  at::Tensor input_;
+  tensor_buffer input_;
   const std::optional<message_header> next_input_;
   launch_done done_;
   std::optional<std::int64_t> free_at_;  ///< when the timer of an injected or emulated time ends
-  at::Tensor output_;
+  tensor_buffer output_;
 };
 
 }  // namespace
@@ -126,7 +125,7 @@ tp_rank::tp_rank(caf::actor_config& config, tp_rank_setup setup)
     : actor_base(config), setup_(std::make_shared<const tp_rank_setup>(std::move(setup))) {
   const auto& shape = setup_->context->shape;
   inputs_.resize(std::size_t{2} * shape.chunks * shape.microbatches);
-  setup_->device->post([] { compute::prepare_compute_thread(); });
+  setup_->device->post([rank = setup_] { rank->compute->prepare_thread(); });
   on_exception(this, [rank = setup_](const std::string& why) {
     post(rank->supervisor, failed{{rank->name() + ": " + why, error_kind::failed}});
   });
@@ -166,7 +165,7 @@ caf::behavior tp_rank::make_behavior() {
 void tp_rank::copy_to_device(message& m) {
   setup_->device->copy_in(
       std::move(m.tensor), [self = caf::actor_cast<caf::actor>(this), header = m.header,
-                            rank = setup_](result<at::Tensor> t) {
+                            rank = setup_](result<tensor_buffer> t) {
         if (t) return post(self, message{header, std::move(*t)});
         // Only the device's thread knows the slots held.
         rank->device->post([header, rank, why = t.message()] {
@@ -182,7 +181,7 @@ void tp_rank::on_tensor(message& m) {
   if (!setup_->device->can_read(m.tensor)) return copy_to_device(m);
   const auto& h = m.header;
   setup_->counters->received.add();
-  setup_->counters->received_bytes.add(m.tensor.nbytes());
+  setup_->counters->received_bytes.add(m.tensor.bytes());
   if (h.kind == payload::tied_gradient) {
     RRFP_CHECK(!tied_partner_, "one tied gradient a step");
     tied_partner_ = std::move(m);
@@ -234,7 +233,7 @@ void tp_rank::start(const run_launch& l) {
                 failed{{setup_->name() + ": " + taken.message(), error_kind::failed}});
   const auto& t = l.launched.what;
   const bool forward = t.kind == task_kind::forward;
-  at::Tensor input;
+  tensor_buffer input;
   // The early pass of an F keeps its input for the other one.
   if (l.launched.pass != forward_pass::again &&
       setup_->context->shape.producer_of(setup_->address.stage, t)) {
@@ -329,7 +328,7 @@ void tp_rank::end(step_id step) {
 
 /// Sends when the device has computed the gradient.
 void tp_rank::send_tied(step_id step) {
-  const auto mine = std::make_shared<std::optional<at::Tensor>>();
+  const auto mine = std::make_shared<std::optional<tensor_buffer>>();
   setup_->device->occupy(
       [mine, rank = setup_] {
         run_guarded(*rank, [&] {
@@ -358,7 +357,7 @@ void tp_rank::join_tied_if_both() {
   const bool tied = setup_->tied_with != setup_->address.stage;
   if (!ending_ || (tied && !tied_partner_)) return;
   const auto step = *std::exchange(ending_, std::nullopt);
-  at::Tensor partner;
+  tensor_buffer partner;
   if (tied) partner = std::move(tied_partner_->tensor);
   tied_partner_.reset();
   on_device(setup_,

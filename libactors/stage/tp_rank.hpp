@@ -60,7 +60,7 @@ class tp_rank : public actor_base, public runs_anywhere {
   /// An input that has arrived; without a tensor before that and once it is launched.
   struct waiting_input {
     step_id step;
-    at::Tensor tensor;
+    tensor_buffer tensor;
   };
 
   /// The place of the input of an F (of a B or BW if not `forward`).

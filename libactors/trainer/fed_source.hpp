@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include <rrfp/compute/batch_source.hpp>
+#include <rrfp/torch/batch_source.hpp>
 
 namespace rrfp {
 

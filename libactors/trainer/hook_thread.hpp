@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include <rrfp/compute/first_line.hpp>
+#include <rrfp/compute/compute_error.hpp>
 
 namespace rrfp {
 

@@ -8,6 +8,8 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
+#include <rrfp/actors/torch_framework.hpp>
+#include <rrfp/actors/torch_model.hpp>
 #include <rrfp/job/check_job.hpp>
 #include <rrfp/version.hpp>
 
@@ -69,7 +71,7 @@ status pipeline::impl::join() {
   hooks.version = version;
   hooks.description = places->describe(place->node);
   hooks.on_refused = print_to_stderr;
-  auto joined = actors::join_job(job_, *place, std::move(hooks));
+  auto joined = actors::join_job(job_, *place, *actors::make_torch_framework(), std::move(hooks));
   if (!joined) return joined.failure();
   if (!joined->start) return joined->start.failure();
   members_ = std::move(joined->members);
@@ -115,13 +117,23 @@ result<actors::session_setup> pipeline::impl::make_setup() {
   auto& setup = *made;
   setup.name = job_.name;
   setup.on_request = true;
-  setup.data = data_;
-  setup.make_chunk = [this, shape = setup.shape](virtual_stage_id vs,
-                                                 std::shared_ptr<compute::rank_group> group) {
-    return model_.make(shape, vs, std::move(group));
-  };
-  setup.make_compute = named("make_compute", options_.make_compute);
-  setup.make_optimizer = named("make_optimizer", options_.make_optimizer);
+  if (auto ready = actors::compute_on_devices_of(job_, setup); !ready) return ready.failure();
+  if (options_.make_compute) {
+    setup.make_compute = [make = named("make_compute", options_.make_compute)](
+                             const auto&, const actors::rank_place& place) {
+      return make(place.address);
+    };
+  } else {
+    actors::torch_model model;
+    model.data = data_;
+    model.make_chunk = [this, shape = setup.shape](virtual_stage_id vs,
+                                                   std::shared_ptr<compute::rank_group> group) {
+      return model_.make(shape, vs, std::move(group));
+    };
+    model.make_optimizer = named("make_optimizer", options_.make_optimizer);
+    model.recompute = job_.pipeline.recompute;
+    actors::train(setup, std::move(model));
+  }
   setup.lr = named("lr", options_.lr);
   setup.wrap_transport = named("wrap_transport", options_.wrap_transport);
   if (options_.make_policy) {

@@ -139,23 +139,21 @@ result<std::vector<compute::named_tensor>> pipeline::impl::state_dict() {
   if (is_over()) return failure();
   struct gathered {
     std::mutex turn;
-    std::map<std::pair<std::string, std::int64_t>, compute::named_tensor> by_place;
+    std::map<std::pair<std::string, std::int64_t>, compute::named_buffer> by_place;
   };
   const auto all = std::make_shared<gathered>();
   const auto done = for_each_compute([all](auto& c) {
-    auto mine = c.snapshot(compute::tied_copies::included);
+    auto mine = c.snapshot(compute::tied_copies::included, compute::snapshot_memory::copied);
     const std::lock_guard lock{all->turn};
     for (auto& t : mine) {
       const std::pair place{t.name, t.part ? t.part->offset : 0};
-      if (all->by_place.contains(place)) continue;
-      t.value = t.value.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
       all->by_place.emplace(place, std::move(t));
     }
     return success();
   });
   if (!done) return done.failure();
   std::vector<compute::named_tensor> state;
-  for (auto& [place, t] : all->by_place) state.push_back(std::move(t));
+  for (const auto& [place, t] : all->by_place) state.push_back(compute::to_tensor(t));
   return state;
 }
 
@@ -163,7 +161,10 @@ status pipeline::impl::load_state_dict(std::vector<compute::named_tensor> state)
   const auto call = begin_call();
   if (!call) return call.failure();
   if (is_over()) return failure();
-  const auto shared = std::make_shared<const std::vector<compute::named_tensor>>(std::move(state));
+  std::vector<compute::named_buffer> buffers;
+  for (auto& t : state) buffers.push_back(compute::to_buffer(std::move(t)));
+  const auto shared =
+      std::make_shared<const std::vector<compute::named_buffer>>(std::move(buffers));
   // All ranks look before the first one changes.
   auto fits = for_each_compute([shared](auto& c) { return c.fits(*shared); });
   return fits ? for_each_compute([shared](auto& c) { return c.restore(*shared); }) : fits;

@@ -6,7 +6,7 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
 
-#include <rrfp/compute/first_line.hpp>
+#include <rrfp/compute/compute_error.hpp>
 #include <rrfp/stage.hpp>
 
 namespace rrfp {

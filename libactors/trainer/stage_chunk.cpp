@@ -9,9 +9,9 @@
 #include <ATen/core/grad_mode.h>
 
 #include <rrfp/base/step_name.hpp>
-#include <rrfp/compute/first_line.hpp>
-#include <rrfp/compute/operators.hpp>
+#include <rrfp/compute/compute_error.hpp>
 #include <rrfp/keyed_generator.hpp>
+#include <rrfp/torch/operators.hpp>
 
 namespace rrfp {
 

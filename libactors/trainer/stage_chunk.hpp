@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/compute/stage_module.hpp>
 #include <rrfp/stage.hpp>
+#include <rrfp/torch/stage_module.hpp>
 
 #include "fed_source.hpp"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include <rrfp/base/result.hpp>
-#include <rrfp/compute/first_line.hpp>
+#include <rrfp/compute/compute_error.hpp>
 
 namespace rrfp {
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <mutex>
 #include <shared_mutex>
 
 #include <rrfp/actors/transport.hpp>

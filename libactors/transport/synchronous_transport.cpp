@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include <ATen/ops/empty.h>
-
 #include <rrfp/base/check.hpp>
 
 namespace rrfp::actors {
@@ -84,7 +82,8 @@ bool synchronous_transport::is_here(const rank_address& a) {
 }
 
 void synchronous_transport::signal(payload kind, const message_header& of) {
-  inner_->send({{kind, of.step, of.mb, of.chunk, of.to, of.from}, at::empty({0})});
+  inner_->send(
+      {{kind, of.step, of.mb, of.chunk, of.to, of.from}, make_host_buffer(dtype::uint8, {0})});
 }
 
 void synchronous_transport::posted(const message_key& key) {

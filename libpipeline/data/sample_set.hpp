@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <rrfp/compute/batch_source.hpp>
+#include <rrfp/torch/batch_source.hpp>
 
 namespace rrfp::data {
 

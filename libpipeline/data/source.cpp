@@ -36,14 +36,6 @@ status check_vocabulary(const source_config& config, std::uint32_t largest) {
 
 }  // namespace
 
-std::string_view key_of(const job::data_options& data) {
-  if (!data.text.empty()) return "data.text";
-  if (!data.jsonl.empty()) return "data.jsonl";
-  if (!data.tokens.empty()) return "data.tokens";
-  if (!data.images.empty()) return "data.images";
-  return data.shapes > 0 ? "data.shapes" : "data.text";
-}
-
 std::string fingerprint_text(const source& opened) {
   std::string text(16, '0');
   auto rest = opened.fingerprint();
@@ -52,17 +44,8 @@ std::string fingerprint_text(const source& opened) {
   return text;
 }
 
-status check_same_data(std::span<const std::string> fingerprint_texts) {
-  const auto& first = fingerprint_texts.front();
-  for (std::size_t node = 1; node < fingerprint_texts.size(); ++node)
-    if (fingerprint_texts[node] != first)
-      return error{"node " + std::to_string(node) + " read different data than node 0: expected " +
-                   "fingerprint " + first + ", got " + fingerprint_texts[node]};
-  return success();
-}
-
 result<std::shared_ptr<const source>> open_source(const source_config& config) {
-  const auto key = key_of(config.data);
+  const auto key = job::key_of(config.data);
   if (key == "data.text") return open_text(config);
   if (key != "data.tokens") {
     const auto largest = std::max({255U, config.image_token, config.end_token});

@@ -2,39 +2,35 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace rrfp::safetensors {
 
 namespace {
 
-struct known_dtype {
-  dtype type;
-  std::string_view name;
-  std::size_t size;
-};
-
-/// In the order of the enumerators.
-constexpr known_dtype known[] = {
-    {dtype::boolean, "BOOL", 1}, {dtype::u8, "U8", 1},   {dtype::i8, "I8", 1},
-    {dtype::i16, "I16", 2},      {dtype::u16, "U16", 2}, {dtype::f16, "F16", 2},
-    {dtype::bf16, "BF16", 2},    {dtype::i32, "I32", 4}, {dtype::u32, "U32", 4},
-    {dtype::f32, "F32", 4},      {dtype::f64, "F64", 8}, {dtype::i64, "I64", 8},
-    {dtype::u64, "U64", 8},
-};
+constexpr std::pair<dtype, std::string_view> names[] = {
+    {dtype::boolean, "BOOL"},  {dtype::uint8, "U8"},    {dtype::int8, "I8"},
+    {dtype::int16, "I16"},     {dtype::uint16, "U16"},  {dtype::float16, "F16"},
+    {dtype::bfloat16, "BF16"}, {dtype::int32, "I32"},   {dtype::uint32, "U32"},
+    {dtype::float32, "F32"},   {dtype::float64, "F64"}, {dtype::int64, "I64"},
+    {dtype::uint64, "U64"}};
 
 }  // namespace
 
-std::size_t size_of(dtype type) { return known[static_cast<std::size_t>(type)].size; }
-std::string_view name(dtype type) { return known[static_cast<std::size_t>(type)].name; }
+std::string_view name(dtype type) {
+  for (const auto& [known, text] : names)
+    if (known == type) return text;
+  return {};
+}
 
 std::optional<dtype> dtype_of(std::string_view name) {
-  const auto* const at = std::find_if(std::begin(known), std::end(known),
-                                      [&](const known_dtype& k) { return k.name == name; });
-  return at == std::end(known) ? std::nullopt : std::optional{at->type};
+  for (const auto& [known, text] : names)
+    if (text == name) return known;
+  return std::nullopt;
 }
 
 result<std::uint64_t> byte_size(dtype type, std::span<const std::int64_t> shape) {
-  std::uint64_t bytes = size_of(type);
+  std::uint64_t bytes = item_bytes(type);
   bool empty = false;
   for (const auto size : shape) {
     if (size < 0) return error{"shape " + text_of(shape) + ": expected sizes >= 0"};

@@ -19,8 +19,9 @@ result<std::vector<tensor_info>> lay_out(std::vector<tensor_spec> tensors) {
     if (t.name == metadata_key) return error{"tensor '" + t.name + "': the name is reserved"};
     if (!names.insert(t.name).second) return error{"tensor '" + t.name + "' is declared twice"};
   }
-  std::stable_sort(tensors.begin(), tensors.end(),
-                   [](const auto& a, const auto& b) { return size_of(a.type) > size_of(b.type); });
+  std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
+    return item_bytes(a.type) > item_bytes(b.type);
+  });
   std::vector<tensor_info> placed;
   std::uint64_t at = 0;
   for (auto& t : tensors) {

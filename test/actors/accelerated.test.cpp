@@ -5,11 +5,12 @@
 #include <fmt/format.h>
 
 #include <rrfp/accelerator/event_poller.hpp>
+#include <rrfp/torch/tensors.hpp>
 
-#include "device/accelerated_device.hpp"
-#include "device/accelerated_ranks.hpp"
 #include "fake_platform.hpp"
 #include "small_session.hpp"
+#include "torch/accelerated_device.hpp"
+#include "torch/accelerated_ranks.hpp"
 
 #include <catch2/catch.hpp>
 
@@ -45,7 +46,7 @@ bool soon(Condition holds) {
 
 session_setup setup_on(std::shared_ptr<fake_platform> platform, const test::choice_of_run& c) {
   auto setup = test::small_setup(c, compute::test::small_model(), compute::test::small_train());
-  setup.accelerated = accelerated_devices{std::move(platform), {0}, true, std::nullopt};
+  compute_on(setup, {std::move(platform), {0}, true, std::nullopt});
   return setup;
 }
 
@@ -137,18 +138,18 @@ TEST_CASE("copies to and from the device report when they are done") {
   one_device d{true};
   const auto t = at::arange(1000, at::kFloat).view({10, 100});
   for (const bool out : {true, false}) {
-    std::promise<at::Tensor> copied;
+    std::promise<tensor_buffer> copied;
     auto future = copied.get_future();
     const auto before = d.lane->recorded();
-    const auto then = [&](result<at::Tensor> copy) { copied.set_value(copy.value()); };
+    const auto then = [&](result<tensor_buffer> copy) { copied.set_value(copy.value()); };
     if (out)
-      d.device.copy_out(t, then);
+      d.device.copy_out(compute::to_buffer(t), then);
     else
-      d.device.copy_in(t, then);
+      d.device.copy_in(compute::to_buffer(t), then);
     REQUIRE(d.lane->recorded() == before + 1);
     CHECK(future.wait_for(5ms) == std::future_status::timeout);
     d.lane->finish(before);
-    const auto copy = future.get();
+    const auto copy = compute::to_tensor(future.get());
     CHECK(copy.equal(t));
     CHECK(copy.const_data_ptr() != t.const_data_ptr());
   }
@@ -156,9 +157,10 @@ TEST_CASE("copies to and from the device report when they are done") {
 
 TEST_CASE("a tensor without elements can be copied out") {
   one_device d{false};
-  std::promise<at::Tensor> copied;
-  d.device.copy_out(at::empty({0, 8}), [&](result<at::Tensor> t) { copied.set_value(*t); });
-  CHECK(copied.get_future().get().sizes() == at::IntArrayRef{0, 8});
+  std::promise<tensor_buffer> copied;
+  d.device.copy_out(make_host_buffer(dtype::float32, {0, 8}),
+                    [&](result<tensor_buffer> t) { copied.set_value(*t); });
+  CHECK(copied.get_future().get().sizes == std::vector<std::int64_t>{0, 8});
 }
 
 TEST_CASE("without pinned memory, copying out fails with a message") {
@@ -169,7 +171,8 @@ TEST_CASE("without pinned memory, copying out fails with a message") {
                              std::make_shared<accelerator::event_poller>(50us), none, false},
                             0us};
   std::string why;
-  device.copy_out(at::zeros({4}), [&](result<at::Tensor> t) { why = t.message(); });
+  device.copy_out(make_host_buffer(dtype::float32, {4}),
+                  [&](result<tensor_buffer> t) { why = t.message(); });
   CHECK(why == "out of pinned memory: cannot copy 16 bytes from cpu");
 }
 
@@ -231,13 +234,15 @@ TEST_CASE("a device that runs out of memory ends the run on all stages with a me
   };
   for (const std::uint32_t of : {0, 1}) {
     auto setup = setup_on(std::make_shared<fake_platform>(1), test::choice_of_run{two_stages});
-    setup.make_chunk = [of, make = setup.make_chunk](
+    auto parts = test::small_parts(two_stages, compute::test::small_model(), setup.train);
+    parts.make_chunk = [of, make = parts.make_chunk](
                            virtual_stage_id vs,
                            auto group) -> result<std::unique_ptr<compute::stage_module>> {
       auto made = make(vs, group);
       if (!made || vs.value() != of) return made;
       return std::unique_ptr<compute::stage_module>{std::make_unique<greedy>(std::move(*made))};
     };
+    train(setup, std::move(parts));
     auto opened = session::open(std::move(setup));
     REQUIRE(opened);
     const auto ended = (*opened)->run();
@@ -266,11 +271,11 @@ TEST_CASE("when an input finds no device memory, the run ends and reports the sl
 TEST_CASE("a copy without an event keeps its memory") {
   one_device d{true};
   d.lane->fails = true;
-  auto t = at::zeros({4});
+  const auto t = make_host_buffer(dtype::float32, {4});
   std::string why;
-  d.device.copy_in(t, [&](result<at::Tensor> copy) { why = copy.message(); });
+  d.device.copy_in(t, [&](result<tensor_buffer> copy) { why = copy.message(); });
   CHECK(why == "fakeEventRecord on device 0: out of order");
-  CHECK(t.use_count() == 2);
+  CHECK(t.owner.use_count() == 2);
 }
 
 TEST_CASE("replicas that share a device sum in host memory, others on the device") {
@@ -280,9 +285,10 @@ TEST_CASE("replicas that share a device sum in host memory, others on the device
     const auto platform = std::make_shared<fake_platform>(4);
     auto setup = setup_on(platform, c);
     setup.replicas = 2;
-    setup.data = std::make_shared<compute::test::uneven_source>(2 * c.shape.microbatches);
-    setup.accelerated->use = std::move(use);
-    setup.accelerated->collectives = how;
+    auto parts = test::small_parts(c.shape, compute::test::small_model(), setup.train);
+    parts.data = std::make_shared<compute::test::uneven_source>(2 * c.shape.microbatches);
+    train(setup, std::move(parts));
+    compute_on(setup, {platform, std::move(use), true, how});
     const auto opened = session::open(std::move(setup));
     return opened ? std::to_string(platform->collectives) : opened.message();
   };

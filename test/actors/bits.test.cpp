@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/schedule/transcript.hpp>
 #include <rrfp/simulate/replay.hpp>
+#include <rrfp/torch/stage_compute.hpp>
 
 #include "plain_loop.hpp"
 #include "small_session.hpp"
@@ -273,4 +273,26 @@ TEST_CASE("a recorded run replayed through a fresh core gives the same actions")
     *launch += "0";
     CHECK_FALSE(simulate::replay(config, make_policy(stage_id{s}), lines).ok());
   }
+}
+
+TEST_CASE("blocking sends give the same bits as other sends") {
+  const pipeline_shape shape{4, 1, 6, placement::linear};
+  const auto train = compute::test::small_train();
+  const auto setup = [&](bool blocking) {
+    auto s = small_setup({shape, dispatch_mode::in_order, "one_f_one_b"},
+                         compute::test::small_model(), train);
+    s.blocking_messages = blocking;
+    return s;
+  };
+  const auto run_of = [&](bool blocking) {
+    const auto opened = session::open(setup(blocking));
+    REQUIRE(opened.ok());
+    return (*opened)->run();
+  };
+  const auto a = run_of(false);
+  const auto b = run_of(true);
+  REQUIRE(a.how == ending::done);
+  REQUIRE(b.how == ending::done);
+  CHECK(a.summary.losses_xxh64 == b.summary.losses_xxh64);
+  CHECK(a.summary.weights_xxh64 == b.summary.weights_xxh64);
 }

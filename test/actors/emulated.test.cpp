@@ -9,9 +9,8 @@
 #include <rrfp/simulate/stage_costs.hpp>
 
 #include "device/virtual_device.hpp"
-#include "small_session.hpp"
+#include "run_setup.hpp"
 
-// Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>
 
 namespace {
@@ -27,11 +26,9 @@ double task_ms(step_id, stage_id, rank_id, const task& t) {
 }
 
 session_setup emulated_setup(const choice_of_run& c, std::uint64_t steps) {
-  auto train = compute::test::small_train();
+  job::train_options train;
   train.steps = steps;
-  auto s = small_setup(c, compute::test::small_model(), train);
-  s.make_chunk = nullptr;
-  s.data = nullptr;
+  auto s = run_setup(c, train);
   s.emulated = emulated_device{
       task_ms, [](step_id, virtual_stage_id, const task&) { return std::int64_t{4096}; }, 32};
   s.slot_bytes = [](step_id, stage_id, microbatch_id) { return std::uint64_t{1000}; };

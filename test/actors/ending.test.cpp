@@ -44,7 +44,9 @@ class failing_source final : public compute::batch_source {
 
 TEST_CASE("a failing task ends the run with an error that names stage and cause") {
   auto setup = setup_of(5);
-  setup.data = std::make_shared<failing_source>();
+  auto parts = small_parts(shape, compute::test::small_model(), setup.train);
+  parts.data = std::make_shared<failing_source>();
+  train(setup, std::move(parts));
   const auto r = run(std::move(setup));
   CHECK(r.how == ending::bad_input);
   CHECK_THAT(r.message, Contains("stage 0") && Contains("the disk is gone"));
@@ -142,11 +144,13 @@ TEST_CASE("a run of zero steps ends at once with the initial weights") {
 
 TEST_CASE("a model that cannot be made is refused before the start") {
   auto setup = setup_of(1);
-  setup.make_chunk = [](virtual_stage_id, std::shared_ptr<compute::rank_group>) {
+  torch_model parts;
+  parts.make_chunk = [](virtual_stage_id, std::shared_ptr<compute::rank_group>) {
     auto model = compute::test::small_model();
     model.heads = 5;
     return compute::make_model_chunk(model, {0, 1}, 1);
   };
+  train(setup, std::move(parts));
   const auto opened = session::open(std::move(setup));
   REQUIRE_FALSE(opened.ok());
   CHECK_THAT(opened.message(), Contains("stage 0"));

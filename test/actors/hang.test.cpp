@@ -192,8 +192,10 @@ TEST_CASE("the report names a tensor-parallel rank that hangs") {
     auto setup = setup_of();
     setup.ranks = 2;
     const auto here = std::make_shared<gate>();
-    setup.data = std::make_shared<stuck_source>("compute 0." + std::to_string(rank), step_id{1},
+    auto parts = small_parts(shape, compute::test::small_model(), setup.train);
+    parts.data = std::make_shared<stuck_source>("compute 0." + std::to_string(rank), step_id{1},
                                                 microbatch_id{3}, here);
+    train(setup, std::move(parts));
     const auto r = run_until_hang(std::move(setup), [here] { here->open(); });
     INFO(r.text);
     CHECK_THAT(r.cause(), Contains("cause: stage 0 rank " + std::to_string(rank) +

@@ -1,5 +1,5 @@
 // The order of admission and the expected times of real data follow from the sizes of microbatches.
-#include "bring_up/microbatch_sizes.hpp"
+#include "torch/microbatch_sizes.hpp"
 
 #include <ATen/ATen.h>
 

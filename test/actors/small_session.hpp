@@ -1,79 +1,32 @@
 /// A complete session setup of a tiny GPT, for a test to change.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <string>
 
-#include <rrfp/actors/session.hpp>
-#include <rrfp/base/check.hpp>
-#include <rrfp/compute/model.hpp>
-#include <rrfp/policies/registry.hpp>
-#include <rrfp/simulate/simulator.hpp>
-#include <rrfp/simulate/stage_costs.hpp>
+#include <rrfp/actors/torch_model.hpp>
+#include <rrfp/torch/model.hpp>
 
+#include "run_setup.hpp"
 #include "small_model.hpp"
 
 namespace rrfp::actors::test {
 
-struct choice_of_run {
-  pipeline_shape shape;
-  dispatch_mode mode = dispatch_mode::ready;
-  std::string policy = "bfw";
-  /// 0: none; otherwise delays of tasks and messages up to a millisecond.
-  std::uint64_t weather = 0;
-  std::uint32_t slots = 0;
-  std::uint32_t lookahead = 0;
-  std::uint32_t spin_us = 0;
-  bool blocking_messages = false;
-};
-
-inline double scattered_ms(std::uint64_t weather, std::uint64_t a, std::uint64_t b,
-                           std::uint64_t c) {
-  auto x = weather * 0x9e3779b97f4a7c15 + a * 0xbf58476d1ce4e5b9 + b * 0x94d049bb133111eb + c;
-  x ^= x >> 29;
-  x *= 0xbf58476d1ce4e5b9;
-  x ^= x >> 32;
-  return static_cast<double>(x % 1000) / 1000.0;
+inline torch_model small_parts(const pipeline_shape& shape, const job::model_options& model,
+                               const job::train_options& train) {
+  torch_model parts;
+  parts.make_chunk = [model, n = shape.virtual_stages(), seed = train.seed](
+                         virtual_stage_id vs, std::shared_ptr<compute::rank_group> group) {
+    return compute::make_model_chunk(model, compute::test::nth_part(model, vs.value(), n), seed,
+                                     std::move(group));
+  };
+  parts.data = std::make_shared<compute::test::uneven_source>(shape.microbatches);
+  return parts;
 }
 
 inline session_setup small_setup(const choice_of_run& c, const job::model_options& model,
                                  const job::train_options& train) {
-  session_setup s;
-  s.shape = c.shape;
-  s.lookahead = c.lookahead;
-  s.blocking_messages = c.blocking_messages;
-  s.spin = std::chrono::microseconds{c.spin_us};
-  s.limits.assign(c.shape.stages, memory_limit{c.slots});
-  auto set = policies::registry().make(c.policy, c.shape);
-  RRFP_CHECK(set.ok(), "a policy for the shape");
-  auto policies = *set;
-  if (c.mode == dispatch_mode::in_order && policies->sequences() == nullptr) {
-    simulate::plan rounds;
-    rounds.shape = c.shape;
-    rounds.strategies = {{[policies](stage_id stage) { return policies->make(stage); }}};
-    auto costs = simulate::stage_costs::make(c.shape, {});
-    auto order = simulate::nominal_sequences(rounds, *costs);
-    RRFP_CHECK(order.ok(), "rounds become a sequence");
-    policies = make_fixed_policy_set(c.policy, std::move(*order));
-  }
-  s.strategies = {{[policies](stage_id stage) { return policies->make(stage); }, c.mode}};
-  s.train = train;
-  s.make_chunk = [model, n = c.shape.virtual_stages(), seed = train.seed](
-                     virtual_stage_id vs, std::shared_ptr<compute::rank_group> group) {
-    return compute::make_model_chunk(model, compute::test::nth_part(model, vs.value(), n), seed,
-                                     std::move(group));
-  };
-  s.data = std::make_shared<compute::test::uneven_source>(c.shape.microbatches);
-  if (c.weather != 0) {
-    s.delays.compute = [w = c.weather](step_id step, stage_id stage, rank_id, const task& t) {
-      return scattered_ms(w, step.value(), stage.value(),
-                          t.mb.value() * 8 + static_cast<std::uint64_t>(t.kind) * 2);
-    };
-    s.delays.link = [w = c.weather](step_id step, virtual_stage_id to, rank_id, const task& t) {
-      return scattered_ms(w + 1, step.value(), to.value(), t.mb.value() * 2 + t.chunk.value());
-    };
-  }
+  auto s = run_setup(c, train);
+  actors::train(s, small_parts(c.shape, model, train));
   return s;
 }
 

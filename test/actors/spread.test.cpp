@@ -5,6 +5,7 @@
 #include <rrfp/actors/checkpoint_tensors.hpp>
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/plan/node_places.hpp>
+#include <rrfp/torch/tensors.hpp>
 
 #include "program.hpp"
 #include "small_session.hpp"
@@ -84,9 +85,9 @@ checkpoint::found_checkpoint saved_weights(const std::string& folder,
                                            const job::model_options& model) {
   const auto chunk =
       compute::make_model_chunk(model, compute::test::nth_part(model, 0, 1), 1).value();
-  std::vector<compute::named_tensor> tensors;
+  std::vector<compute::named_buffer> tensors;
   for (const auto& p : chunk->parameters())
-    tensors.push_back({p.name, p.value.detach(), p.part, p.stored});
+    tensors.push_back({p.name, compute::to_buffer(p.value.detach()), p.part, p.stored});
   checkpoint::found_checkpoint made{folder, {}};
   made.contents.step = 1;
   made.contents.files.push_back(write_rank(folder, stage_id{0}, rank_id{0}, 1, tensors).value());

@@ -1,8 +1,8 @@
 /// The state of a rank as bytes, and the copies that a process holds.
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <random>
-
-#include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
 
@@ -13,9 +13,25 @@
 namespace rrfp::actors {
 namespace {
 
-using state = std::vector<compute::named_tensor>;
+using state = std::vector<compute::named_buffer>;
 
-at::Tensor room(std::int64_t bytes) { return at::full({bytes}, 0xee, at::kByte); }
+tensor_buffer filled(std::int64_t bytes, int value) {
+  auto b = make_host_buffer(dtype::uint8, {bytes});
+  std::memset(b.data, value, b.bytes());
+  return b;
+}
+tensor_buffer room(std::int64_t bytes) { return filled(bytes, 0xee); }
+
+template <class T>
+tensor_buffer buffer_of(dtype type, std::vector<std::int64_t> sizes, const std::vector<T>& values) {
+  auto b = make_host_buffer(type, std::move(sizes));
+  if (b.bytes() > 0) std::memcpy(b.data, values.data(), b.bytes());
+  return b;
+}
+
+bool same_bytes(const tensor_buffer& a, const tensor_buffer& b) {
+  return std::ranges::equal(a.content(), b.content());
+}
 
 state some_state() {
   compute::shard part;
@@ -23,11 +39,13 @@ state some_state() {
   part.dimension = 0;
   part.offset = 4;
   part.length = 4;
-  return {{"weight", at::arange(12, at::kFloat).view({4, 3}), part},
-          {"optimizer.weight.step", at::tensor(7.0), std::nullopt},
-          {"half", at::arange(5, at::kFloat).to(at::kBFloat16), std::nullopt},
-          {"empty", at::empty({0, 3}, at::kFloat), std::nullopt},
-          {"count", at::tensor({1L << 40, -2L}, at::kLong), std::nullopt}};
+  std::vector<float> weight(12);
+  std::iota(weight.begin(), weight.end(), 0.0f);
+  return {{"weight", buffer_of(dtype::float32, {4, 3}, weight), part},
+          {"optimizer.weight.step", buffer_of<double>(dtype::float64, {}, {7.0})},
+          {"half", buffer_of<std::uint16_t>(dtype::bfloat16, {5}, {0, 0x3f80, 0x4000, 0x4040, 1})},
+          {"empty", buffer_of<float>(dtype::float32, {0, 3}, {})},
+          {"count", buffer_of<std::int64_t>(dtype::int64, {2}, {1L << 40, -2L})}};
 }
 
 void check_equal(const state& a, const state& b) {
@@ -35,8 +53,9 @@ void check_equal(const state& a, const state& b) {
   for (std::size_t i = 0; i < a.size(); ++i) {
     INFO(a[i].name);
     CHECK(a[i].name == b[i].name);
-    CHECK(a[i].value.scalar_type() == b[i].value.scalar_type());
-    CHECK(at::equal(a[i].value, b[i].value));
+    CHECK(a[i].value.type == b[i].value.type);
+    CHECK(a[i].value.sizes == b[i].value.sizes);
+    CHECK(same_bytes(a[i].value, b[i].value));
     REQUIRE(a[i].part.has_value() == b[i].part.has_value());
     if (!a[i].part) continue;
     CHECK(a[i].part->whole == b[i].part->whole);
@@ -52,20 +71,20 @@ TEST_CASE("a state is the same after it was bytes") {
   result<state> after = state{};
   {
     const auto bytes = bytes_of_state(before, room);
-    CHECK(bytes.numel() % 64 == 0);
+    CHECK(bytes.elements() % 64 == 0);
     after = state_of_bytes(bytes);
   }
   // The tensors keep the bytes.
   REQUIRE(after);
   check_equal(before, *after);
   for (const auto& t : *after)
-    CHECK(reinterpret_cast<std::uintptr_t>(t.value.const_data_ptr()) % t.value.element_size() == 0);
+    CHECK(reinterpret_cast<std::uintptr_t>(t.value.data) % item_bytes(t.value.type) == 0);
 }
 
 TEST_CASE("equal states have equal bytes, whatever was in the memory before") {
   const auto a = bytes_of_state(some_state(), room);
-  const auto b = bytes_of_state(some_state(), [](auto n) { return at::zeros({n}, at::kByte); });
-  CHECK(at::equal(a, b));
+  const auto b = bytes_of_state(some_state(), [](auto n) { return filled(n, 0); });
+  CHECK(same_bytes(a, b));
 }
 
 TEST_CASE("a state without tensors is bytes, too") {
@@ -77,9 +96,11 @@ TEST_CASE("a state without tensors is bytes, too") {
 TEST_CASE("bytes that end early are an error") {
   const auto bytes = bytes_of_state(some_state(), room);
   // The data of the last tensor is 16 bytes, then 48 of padding follow.
-  for (std::int64_t size = 0; size < bytes.numel() - 48; ++size) {
-    INFO(size << " of " << bytes.numel());
-    CHECK_FALSE(state_of_bytes(bytes.slice(0, 0, size).clone()));
+  for (std::int64_t size = 0; size < bytes.elements() - 48; ++size) {
+    INFO(size << " of " << bytes.elements());
+    auto first = bytes;
+    first.sizes = {size};
+    CHECK_FALSE(state_of_bytes(copy_of(first)));
   }
 }
 
@@ -88,8 +109,8 @@ TEST_CASE("bytes that are no state are an error or some state, and nothing outsi
   std::mt19937_64 random{1};
   int errors = 0;
   for (int i = 0; i < 30000; ++i) {
-    auto bytes = good.clone();
-    auto* const data = bytes.mutable_data_ptr<std::uint8_t>();
+    auto bytes = copy_of(good);
+    auto* const data = static_cast<std::uint8_t*>(bytes.data);
     std::int64_t header = 0;
     std::memcpy(&header, data, sizeof header);
     for (int n = 0; n < 3; ++n)
@@ -99,12 +120,12 @@ TEST_CASE("bytes that are no state are an error or some state, and nothing outsi
       ++errors;
       continue;
     }
-    const auto* const begin = static_cast<const std::byte*>(bytes.const_data_ptr());
+    const auto* const begin = bytes.content().data();
     for (const auto& t : *read) {
-      const auto* const at = static_cast<const std::byte*>(t.value.const_data_ptr());
-      if (t.value.numel() == 0) continue;
+      const auto* const at = t.value.content().data();
+      if (t.value.elements() == 0) continue;
       CHECK(at >= begin);
-      CHECK(at + t.value.nbytes() <= begin + bytes.numel());
+      CHECK(at + t.value.bytes() <= begin + bytes.bytes());
     }
   }
   CHECK(errors > 10000);
@@ -115,7 +136,7 @@ TEST_CASE("a store gives the memory of a dropped copy to the next one, unless so
   const auto key = [](std::uint64_t step) { return copy_key{step, stage_id{0}, rank_id{0}}; };
   const auto put = [&](std::uint64_t step) {
     auto made = store.make_room(key(step), 64);
-    const auto* const data = made.const_data_ptr();
+    const auto* const data = made.data;
     store.put(key(step), {std::move(made), step}, step - 1);
     store.keep({step, "record"});
     return data;

@@ -1,12 +1,9 @@
 // Blocking sends: the transport alone, and runs of the real runtime.
 #include <vector>
 
-#include <ATen/ops/zeros.h>
-
-#include "small_session.hpp"
+#include "run_setup.hpp"
 #include "transport/synchronous_transport.hpp"
 
-// Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>
 
 namespace {
@@ -30,7 +27,7 @@ struct recorded_wire {
     });
   }
   void send(std::uint32_t mb) {
-    wire.send_synchronous({header_of(mb), at::zeros({1})},
+    wire.send_synchronous({header_of(mb), make_host_buffer(dtype::float32, {1})},
                           [this, mb] { events.push_back("received " + std::to_string(mb)); });
   }
 
@@ -42,12 +39,9 @@ using events = std::vector<std::string>;
 
 session_setup blocking_setup(const pipeline_shape& shape, const std::string& policy,
                              double link_ms) {
-  auto train = compute::test::small_train();
+  job::train_options train;
   train.steps = 2;
-  auto s =
-      small_setup({shape, dispatch_mode::in_order, policy}, compute::test::small_model(), train);
-  s.make_chunk = nullptr;
-  s.data = nullptr;
+  auto s = run_setup({shape, dispatch_mode::in_order, policy}, train);
   s.emulated =
       emulated_device{[](step_id, stage_id, rank_id, const task&) { return 1.0; },
                       [](step_id, virtual_stage_id, const task&) { return std::int64_t{16}; }, 1};
@@ -114,21 +108,4 @@ TEST_CASE("a stage is blocked for at least the time that its messages take") {
   auto free = blocking_setup(shape, "one_f_one_b", 3);
   free.blocking_messages = false;
   for (const auto& stage : run(std::move(free)).summary.stages) CHECK(stage.blocked_ms == 0);
-}
-
-TEST_CASE("blocking sends give the same bits as other sends") {
-  const pipeline_shape shape{4, 1, 6, placement::linear};
-  auto train = compute::test::small_train();
-  const auto setup = [&](bool blocking) {
-    auto s = small_setup({shape, dispatch_mode::in_order, "one_f_one_b"},
-                         compute::test::small_model(), train);
-    s.blocking_messages = blocking;
-    return s;
-  };
-  const auto a = run(setup(false));
-  const auto b = run(setup(true));
-  REQUIRE(a.how == ending::done);
-  REQUIRE(b.how == ending::done);
-  CHECK(a.summary.losses_xxh64 == b.summary.losses_xxh64);
-  CHECK(a.summary.weights_xxh64 == b.summary.weights_xxh64);
 }

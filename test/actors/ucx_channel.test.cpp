@@ -4,7 +4,6 @@
 
 #include "ucx_nodes.hpp"
 
-// Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>
 
 namespace rrfp::testing {

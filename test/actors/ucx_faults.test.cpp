@@ -2,12 +2,8 @@
 #include <atomic>
 #include <mutex>
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/full.h>
-
 #include "ucx_nodes.hpp"
 
-// Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>
 
 namespace rrfp::testing {
@@ -20,7 +16,7 @@ rank_address on_node(std::uint32_t number) { return {stage_id{number}, rank_id{0
 
 message from_0_to_1(std::uint32_t mb, std::int64_t floats) {
   return {{payload::activation, step_id{2}, microbatch_id{mb}, chunk_id{0}, on_node(0), on_node(1)},
-          at::full({floats}, 1.0)};
+          make_host_buffer(dtype::float32, {floats})};
 }
 
 /// What the receiver observes of one fault: the failures reported and the messages received.

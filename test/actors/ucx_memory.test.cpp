@@ -60,15 +60,15 @@ TEST_CASE("Without system memory take() returns an empty slab and does not count
 
 TEST_CASE("A slab outlives its pool's owner and may be returned by any thread") {
   auto pool = slab_pool::make(1 << 20);
-  std::vector<std::byte*> raw;
-  for (int i = 0; i < 100; ++i) raw.push_back(pool->take(1000).release());
+  std::vector<slab> taken;
+  for (int i = 0; i < 100; ++i) taken.push_back(pool->take(1000));
   const std::weak_ptr<slab_pool> watch = pool;
   pool.reset();
   CHECK_FALSE(watch.expired());
   std::vector<std::thread> threads;
   for (std::size_t t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
-      for (std::size_t i = t; i < raw.size(); i += 4) slab::give_back(raw[i]);
+      for (std::size_t i = t; i < taken.size(); i += 4) taken[i] = {};
     });
   for (auto& t : threads) t.join();
   CHECK(watch.expired());

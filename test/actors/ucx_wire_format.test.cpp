@@ -4,7 +4,6 @@
 
 #include "transport/ucx/wire_format.hpp"
 
-// Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>
 
 namespace rrfp::actors::ucx {
@@ -22,7 +21,7 @@ tensor_header some_tensor() {
                chunk_id{2},
                {stage_id{9}, rank_id{10}, replica_id{11}},
                {stage_id{12}, rank_id{13}, replica_id{14}}};
-  h.dtype = wire_dtype::bfloat16;
+  h.type = dtype::bfloat16;
   h.dims = 3;
   h.shape = {5, 7, 256};
   h.data_bytes = 5 * 7 * 256 * 2;
@@ -172,7 +171,7 @@ TEST_CASE("An invalid field is refused and named, even with a correct checksum")
   CHECK(decode_error(with(good, 56, std::uint8_t{7})) ==
         "unknown payload kind (highest known): expected 6, got 7");
   CHECK(decode_error(with(good, 57, std::uint8_t{0})) == "unknown dtype code 0");
-  CHECK(decode_error(with(good, 57, std::uint8_t{11})) == "unknown dtype code 11");
+  CHECK(decode_error(with(good, 57, std::uint8_t{14})) == "unknown dtype code 14");
   CHECK(decode_error(with(good, 58, std::uint8_t{9})) ==
         "too many dimensions (most allowed): expected 8, got 9");
   CHECK(decode_error(with(good, 58, std::uint8_t{2})) ==

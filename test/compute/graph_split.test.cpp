@@ -12,8 +12,8 @@
 #include <torch/nn.h>
 #include <catch2/catch.hpp>
 
-#include <rrfp/compute/operators.hpp>
-#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/torch/operators.hpp>
+#include <rrfp/torch/stage_compute.hpp>
 
 #include "graph_split.hpp"
 #include "small_model.hpp"
@@ -293,7 +293,7 @@ std::vector<at::Tensor> step_of(const part& p, const std::vector<at::Tensor>& xs
     backward(launch_of(task_kind::backward_weight, 0, 1));
     backward(launch_of(task_kind::backward, 3));
     backward(launch_of(task_kind::backward_weight, 1, 2, 1));
-    stage->run(launch_of(task_kind::weight, 3, 1, 3), {});
+    stage->run(launch_of(task_kind::weight, 3, 1, 3), at::Tensor{});
   } else {
     for (const auto mb : order) backward(launch_of(task_kind::backward, mb));
     for (std::uint32_t mb = 0; mb < microbatches; ++mb) {
@@ -301,7 +301,7 @@ std::vector<at::Tensor> step_of(const part& p, const std::vector<at::Tensor>& xs
       for (std::uint32_t n = 0; n < pieces; ++n) {
         auto l = launch_of(task_kind::weight, mb, n + 1 == pieces ? 1 : 0, mb);
         l.piece = {n, pieces};
-        stage->run(l, {});
+        stage->run(l, at::Tensor{});
       }
     }
   }
@@ -432,7 +432,7 @@ TEST_CASE("between B and W a stage holds the inputs and gradients of its product
     const auto sent = stage->run(launch_of(task_kind::backward, 0), wave(p.input, 2));
     CHECK(stage->meter().current() == 6 * bytes);  // three inputs, three gradients
   }
-  stage->run(launch_of(task_kind::weight, 0, 1), {});
+  stage->run(launch_of(task_kind::weight, 0, 1), at::Tensor{});
   CHECK(stage->meter().current() == 0);
   stage->run(launch_of(task_kind::forward, 1), wave(p.input, 1));
   stage->run(launch_of(task_kind::backward, 1), wave(p.input, 2));
@@ -465,7 +465,7 @@ TEST_CASE("B frees activations that W does not need while it runs") {
   stage->run(launch_of(task_kind::backward, 0), wave(p.input, 2));
   CHECK(stage->meter().current() == 40 * bytes);
   CHECK(stage->meter().peak() < 46 * bytes);
-  stage->run(launch_of(task_kind::weight, 0, 1), {});
+  stage->run(launch_of(task_kind::weight, 0, 1), at::Tensor{});
   CHECK(stage->meter().current() == 0);
 }
 
@@ -487,10 +487,10 @@ TEST_CASE("W computes all gradients of a first stage without own operators") {
                                          std::move(chunks), std::make_shared<uneven_source>(1))
                          .value();
   stage->begin_step(step_id{0});
-  stage->run(launch_of(task_kind::forward, 0), {});
+  stage->run(launch_of(task_kind::forward, 0), at::Tensor{});
   CHECK_FALSE(stage->run(launch_of(task_kind::backward, 0), gy.clone()).defined());
   CHECK_FALSE(w.grad().defined());
-  stage->run(launch_of(task_kind::weight, 0, 1), {});
+  stage->run(launch_of(task_kind::weight, 0, 1), at::Tensor{});
   CHECK(at::equal(w.grad(), expected[0]));
   CHECK(stage->meter().current() == 0);
 }

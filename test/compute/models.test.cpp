@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 
 #include <rrfp/compute/estimate.hpp>
-#include <rrfp/compute/model.hpp>
 #include <rrfp/job/model_rules.hpp>
+#include <rrfp/torch/model.hpp>
 
 #include "pipeline.hpp"
 #include "plain_loop.hpp"
@@ -220,7 +220,7 @@ TEST_CASE("bfloat16 computes narrow and keeps weights wide, with the same bits i
   p.stage(0).begin_step(step_id{0});
   launch l;
   l.what = {task_kind::forward, microbatch_id{0}, chunk_id{0}};
-  CHECK(p.stage(0).run(l, {}).scalar_type() == at::kBFloat16);
+  CHECK(p.stage(0).run(l, at::Tensor{}).scalar_type() == at::kBFloat16);
 }
 
 TEST_CASE("the estimate knows every family's parameters, activations and pending gradients") {

@@ -8,8 +8,8 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <catch2/catch.hpp>
 
-#include <rrfp/compute/operators.hpp>
-#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/torch/operators.hpp>
+#include <rrfp/torch/stage_compute.hpp>
 
 #include "graph_leaves.hpp"
 #include "weight_stash.hpp"

@@ -10,8 +10,8 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <catch2/catch.hpp>
 
-#include <rrfp/compute/batch_source.hpp>
-#include <rrfp/compute/parallel_operators.hpp>
+#include <rrfp/torch/batch_source.hpp>
+#include <rrfp/torch/parallel_operators.hpp>
 
 #include "ranks.hpp"
 #include "weight_stash.hpp"

@@ -7,9 +7,9 @@
 #include <catch2/catch.hpp>
 
 #include <rrfp/compute/estimate.hpp>
-#include <rrfp/compute/model.hpp>
 #include <rrfp/compute/shard.hpp>
-#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/torch/model.hpp>
+#include <rrfp/torch/stage_compute.hpp>
 
 #include "pipeline.hpp"
 #include "ranks.hpp"
@@ -31,8 +31,8 @@ class lonely_group final : public rank_group {
   lonely_group(std::uint32_t rank, std::uint32_t size) : rank_(rank), size_(size) {}
   std::uint32_t rank() const override { return rank_; }
   std::uint32_t size() const override { return size_; }
-  void all_reduce_sum(at::Tensor&) override { throw group_error("alone"); }
-  void all_reduce_max(at::Tensor&) override { throw group_error("alone"); }
+  void all_reduce_sum(const tensor_buffer&) override { throw group_error("alone"); }
+  void all_reduce_max(const tensor_buffer&) override { throw group_error("alone"); }
   void set_task(step_id, const launch&) override {}
 
  private:
@@ -187,7 +187,7 @@ TEST_CASE(
   const auto in_forward = on_ranks(2, [](const shared_group& g) {
     const auto stage = stage_of_rank(wide_model(), g);
     stage->begin_step(step_id{5});
-    return caught([&] { stage->run(launch_of(task_kind::forward, g->rank(), 0), {}); });
+    return caught([&] { stage->run(launch_of(task_kind::forward, g->rank(), 0), at::Tensor{}); });
   });
   for (const auto& text : in_forward) {
     CHECK_THAT(text, Catch::StartsWith("collective: stage 0, F") &&
@@ -197,10 +197,10 @@ TEST_CASE(
   const auto in_backward = on_ranks(2, [](const shared_group& g) {
     const auto stage = stage_of_rank(wide_model(), g);
     stage->begin_step(step_id{5});
-    stage->run(launch_of(task_kind::forward, 0, 0), {});
-    stage->run(launch_of(task_kind::forward, 1, 1), {});
+    stage->run(launch_of(task_kind::forward, 0, 0), at::Tensor{});
+    stage->run(launch_of(task_kind::forward, 1, 1), at::Tensor{});
     const auto kind = g->rank() == 0 ? task_kind::backward : task_kind::backward_weight;
-    return caught([&] { stage->run(launch_of(kind, g->rank(), 2), {}); });
+    return caught([&] { stage->run(launch_of(kind, g->rank(), 2), at::Tensor{}); });
   });
   CHECK_THAT(in_backward[0], Catch::StartsWith("collective: stage 0, B0 of step 6: the ranks"));
   CHECK_THAT(in_backward[1], Catch::StartsWith("collective: stage 0, BW1 of step 6: the ranks"));
@@ -216,7 +216,7 @@ TEST_CASE("a missing rank is named within the time limit") {
         const auto stage = stage_of_rank(wide_model(), g);
         stage->begin_step(step_id{0});
         if (g->rank() == 1) return std::string();
-        return caught([&] { stage->run(launch_of(task_kind::forward, 0, 0), {}); });
+        return caught([&] { stage->run(launch_of(task_kind::forward, 0, 0), at::Tensor{}); });
       });
   for (const auto r : {0u, 2u, 3u}) {
     CHECK_THAT(texts[r], Catch::StartsWith("collective: stage 0, F0") &&

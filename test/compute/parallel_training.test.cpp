@@ -8,8 +8,8 @@
 #include <ATen/ATen.h>
 #include <catch2/catch.hpp>
 
-#include <rrfp/compute/model.hpp>
-#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/torch/model.hpp>
+#include <rrfp/torch/stage_compute.hpp>
 
 #include "pipeline.hpp"
 #include "ranks.hpp"

@@ -4,8 +4,8 @@
 
 #include <ATen/ATen.h>
 
-#include <rrfp/compute/model.hpp>
 #include <rrfp/job/model_rules.hpp>
+#include <rrfp/torch/model.hpp>
 
 namespace rrfp::compute::test {
 
@@ -79,7 +79,7 @@ fold_range pipeline::folds_after(place at) {
 void pipeline::run_pieces(stage_compute& stage, launch& l) {
   const auto folds = std::exchange(l.folds, {l.what.mb, 0});
   l.piece.count = 1 + random_() % 4;
-  for (; !l.piece.is_last(); ++l.piece.number) stage.run(l, {});
+  for (; !l.piece.is_last(); ++l.piece.number) stage.run(l, at::Tensor{});
   l.folds = folds;
 }
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/torch/stage_compute.hpp>
 
 #include "plain_loop.hpp"
 

@@ -7,9 +7,9 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include <rrfp/compute/model.hpp>
-#include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/job/model_rules.hpp>
+#include <rrfp/torch/model.hpp>
+#include <rrfp/torch/stage_compute.hpp>
 
 namespace rrfp::compute::test {
 

@@ -9,8 +9,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <rrfp/compute/batch_source.hpp>
 #include <rrfp/job/options.hpp>
+#include <rrfp/torch/batch_source.hpp>
 
 namespace rrfp::compute::test {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <rrfp/compute/rank_group.hpp>
-#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/torch/stage_compute.hpp>
 #include <rrfp/tp_coord/in_process_collective.hpp>
 
 #include "device/collective_group.hpp"

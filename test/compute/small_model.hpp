@@ -6,10 +6,10 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
-#include <rrfp/compute/batch_source.hpp>
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/job/model_rules.hpp>
 #include <rrfp/job/options.hpp>
+#include <rrfp/torch/batch_source.hpp>
 
 namespace rrfp::compute::test {
 

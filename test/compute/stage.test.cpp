@@ -5,8 +5,8 @@
 #include <catch2/catch.hpp>
 
 #include <rrfp/compute/estimate.hpp>
-#include <rrfp/compute/model.hpp>
-#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/torch/model.hpp>
+#include <rrfp/torch/stage_compute.hpp>
 
 #include "pipeline.hpp"
 #include "small_model.hpp"
@@ -109,7 +109,7 @@ TEST_CASE("a loss that is not finite names stage, microbatch and step") {
   }
   const auto stage = stage_of(std::move(module), std::make_shared<uneven_source>(2));
   stage->begin_step(step_id{7});
-  const auto e = caught([&] { stage->run(forward_of(1), {}); });
+  const auto e = caught([&] { stage->run(forward_of(1), at::Tensor{}); });
   CHECK(e.fault() == compute_fault::non_finite_loss);
   CHECK_THAT(e.what(), Catch::Contains("stage 0") && Catch::Contains("F1") &&
                            Catch::Contains("step 8") && Catch::Contains("microbatch 1") &&
@@ -121,14 +121,14 @@ TEST_CASE("a loss that is not finite names stage, microbatch and step") {
 TEST_CASE("an exception of a library becomes a compute_error of one line") {
   const auto wrong = stage_of(whole_model(), std::make_shared<wrong_source>());
   wrong->begin_step(step_id{3});
-  const auto e = caught([&] { wrong->run(forward_of(0), {}); });
+  const auto e = caught([&] { wrong->run(forward_of(0), at::Tensor{}); });
   CHECK(e.fault() == compute_fault::library);
   CHECK_THAT(e.what(), Catch::Contains("stage 0, F0 of step 4") && Catch::Contains("index"));
   CHECK_THAT(e.what(), !Catch::Contains("\n"));
 
   const auto broken = stage_of(whole_model(), std::make_shared<broken_source>());
   broken->begin_step(step_id{0});
-  const auto of_data = caught([&] { broken->run(forward_of(0), {}); });
+  const auto of_data = caught([&] { broken->run(forward_of(0), at::Tensor{}); });
   CHECK(of_data.fault() == compute_fault::data);
   CHECK_THAT(of_data.what(), Catch::Contains("the disk is gone") && !Catch::Contains("details"));
 
@@ -136,7 +136,7 @@ TEST_CASE("an exception of a library becomes a compute_error of one line") {
       stage_of(make_model_chunk(small_model(), nth_part(small_model(), 0, 2), 1).value(),
                std::make_shared<uneven_source>(2), {2, 1, 2, placement::linear});
   first->begin_step(step_id{0});
-  first->run(forward_of(0), {});
+  first->run(forward_of(0), at::Tensor{});
   launch backward;
   backward.what = {task_kind::backward, microbatch_id{0}, chunk_id{0}};
   const auto of_shape = caught([&] { first->run(backward, at::ones({3, 3})); });
@@ -147,8 +147,8 @@ TEST_CASE("out of memory names the task, the slots held and what to lower") {
   const auto stage =
       stage_of(std::make_unique<greedy_module>(), std::make_shared<uneven_source>(2));
   stage->begin_step(step_id{4});
-  stage->run(forward_of(0), {});
-  const auto e = caught([&] { stage->run(forward_of(1), {}); });
+  stage->run(forward_of(0), at::Tensor{});
+  const auto e = caught([&] { stage->run(forward_of(1), at::Tensor{}); });
   CHECK(e.fault() == compute_fault::memory);
   CHECK(std::string{e.what()} ==
         "stage 0, F1 of step 5: cpu is out of memory with 2 slots held (tried to allocate 2 GiB); "
@@ -166,7 +166,7 @@ TEST_CASE("out of memory in an input or a group is reported like that of a task"
   const auto stage =
       stage_of(std::make_unique<starved_module>(), std::make_shared<uneven_source>(2));
   stage->begin_step(step_id{4});
-  const auto of_group = caught([&] { stage->run(forward_of(0), {}); });
+  const auto of_group = caught([&] { stage->run(forward_of(0), at::Tensor{}); });
   CHECK(of_group.fault() == compute_fault::memory);
   CHECK_THAT(of_group.what(), Catch::Contains("stage 0, F0 of step 5: cpu is out of memory with 1 "
                                               "slots held (ncclAllReduce on device 0"));
@@ -187,7 +187,7 @@ TEST_CASE("a sequence longer than the context is refused with both lengths") {
   const auto stage = stage_of(make_model_chunk(model, nth_part(model, 0, 1), 1).value(),
                               std::make_shared<uneven_source>(2));
   stage->begin_step(step_id{0});
-  const auto e = caught([&] { stage->run(forward_of(0), {}); });
+  const auto e = caught([&] { stage->run(forward_of(0), at::Tensor{}); });
   CHECK_THAT(e.what(), Catch::Contains("16") && Catch::Contains("model.context = 8"));
 }
 
@@ -252,11 +252,11 @@ TEST_CASE("a user's module trains without using the stash") {
   for (std::uint64_t step = 0; step < 2; ++step) {
     stage->begin_step(step_id{step});
     for (std::uint32_t mb = 0; mb < 2; ++mb) {
-      stage->run(forward_of(mb), {});
+      stage->run(forward_of(mb), at::Tensor{});
       launch l;
       l.what = {task_kind::backward_weight, microbatch_id{mb}, chunk_id{0}};
       l.folds = {microbatch_id{mb}, 1};
-      stage->run(l, {});
+      stage->run(l, at::Tensor{});
     }
     CHECK(stage->losses().size() == 2);
     const auto norms = stage->squared_norms();

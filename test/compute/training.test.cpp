@@ -5,8 +5,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <catch2/catch.hpp>
 
-#include <rrfp/compute/model.hpp>
-#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/torch/model.hpp>
+#include <rrfp/torch/stage_compute.hpp>
 
 #include "pipeline.hpp"
 #include "plain_loop.hpp"

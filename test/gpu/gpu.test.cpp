@@ -11,12 +11,12 @@
 
 #include <rrfp/accelerator/event_poller.hpp>
 #include <rrfp/accelerator/load.hpp>
-#include <rrfp/compute/operators.hpp>
-#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/torch/operators.hpp>
+#include <rrfp/torch/stage_compute.hpp>
 #include <rrfp/tp_coord/in_process_collective.hpp>
 
-#include "device/accelerated_device.hpp"
 #include "small_session.hpp"
+#include "torch/accelerated_device.hpp"
 
 namespace rrfp::actors {
 
@@ -55,7 +55,7 @@ run_summary trained(const test::choice_of_run& c, bool on_gpu) {
   auto train = compute::test::small_train();
   train.steps = 5;
   auto setup = test::small_setup(c, compute::test::small_model(), train);
-  if (on_gpu) setup.accelerated = accelerated_devices{cuda(), {0}, true, std::nullopt};
+  if (on_gpu) compute_on(setup, {cuda(), {0}, true, std::nullopt});
   auto opened = session::open(std::move(setup));
   REQUIRE(opened);
   auto result = (*opened)->run();
@@ -84,15 +84,16 @@ TEST_CASE("a tensor copied to the device and back has the same bits") {
   const auto lane = cuda()->open_lane(0).value();
   auto device = device_on(lane);
   const auto t = at::randn({300, 700});
-  std::promise<at::Tensor> there;
-  device.copy_in(t, [&](result<at::Tensor> copy) { there.set_value(copy.value()); });
+  const auto on_host = compute::to_buffer(t);
+  std::promise<tensor_buffer> there;
+  device.copy_in(on_host, [&](result<tensor_buffer> copy) { there.set_value(copy.value()); });
   const auto on_gpu = there.get_future().get();
-  REQUIRE(on_gpu.device() == lane->device());
+  REQUIRE(compute::to_tensor(on_gpu).device() == lane->device());
   CHECK(device.can_read(on_gpu));
-  CHECK_FALSE(device.can_read(t));
-  std::promise<at::Tensor> back;
-  device.copy_out(on_gpu, [&](result<at::Tensor> copy) { back.set_value(copy.value()); });
-  CHECK(back.get_future().get().equal(t));
+  CHECK_FALSE(device.can_read(on_host));
+  std::promise<tensor_buffer> back;
+  device.copy_out(on_gpu, [&](result<tensor_buffer> copy) { back.set_value(copy.value()); });
+  CHECK(compute::to_tensor(back.get_future().get()).equal(t));
 }
 
 TEST_CASE("memory that a stream has claimed is not reused before the stream has read it") {
@@ -189,7 +190,7 @@ TEST_CASE("out of memory on the device names the slots held") {
   l.what = {task_kind::forward, microbatch_id{0}, chunk_id{0}};
   std::string message;
   try {
-    lane->run(stream::compute, [&] { stage->run(l, {}); });
+    lane->run(stream::compute, [&] { stage->run(l, at::Tensor{}); });
   } catch (const compute::compute_error& e) {
     CHECK(e.fault() == compute::compute_fault::memory);
     message = e.what();

@@ -63,13 +63,18 @@ const std::map<std::string, layer, std::less<>>& layers() {
        {"libpipeline/report",
         {"schedule", "stragglers", "html", "json", "rrfp/simulate/duration_table.hpp"},
         {}}},
+      // What a rank computes, without a framework, and with libtorch.
       {"compute",
        {"libpipeline/compute",
-        {"schedule", "safetensors", "rrfp/job/options.hpp", "rrfp/job/model_rules.hpp"},
+        {"schedule", "rrfp/job/options.hpp", "rrfp/job/model_rules.hpp"},
+        {}}},
+      {"torch",
+       {"libpipeline/torch",
+        {"schedule", "compute", "safetensors", "rrfp/job/options.hpp", "rrfp/job/model_rules.hpp"},
         torch}},
       {"data",
        {"libpipeline/data",
-        {"schedule", "json", "rrfp/compute/batch_source.hpp", "rrfp/compute/keyed_hash.hpp",
+        {"schedule", "json", "rrfp/torch/batch_source.hpp", "rrfp/compute/keyed_hash.hpp",
          "rrfp/compute/microbatch_layout.hpp", "rrfp/job/byte_level.hpp", "rrfp/job/options.hpp"},
         {"ATen", "c10", "png.h", "turbojpeg.h"}}},
       {"policies", {"policies", {"schedule"}, {}}},
@@ -86,20 +91,21 @@ const std::map<std::string, layer, std::less<>>& layers() {
        {"libactors",
         {"plan", "compute", "data", "tp_coord", "job", "weather", "simulate", "schedule",
          "job_core", "recovery_core", "transport_core", "checkpoint", "safetensors", "metrics",
-         "accelerator", "files", "stragglers"},
+         "accelerator", "files", "stragglers", "torch"},
         with(torch, {"caf"})}},
       // The interface to devices, and the implementation for CUDA.
-      {"accelerator", {"libactors/accelerator", {"schedule", "tp_coord"}, {"ATen", "c10"}}},
+      {"accelerator",
+       {"libactors/accelerator", {"schedule", "tp_coord", "compute"}, {"ATen", "c10"}}},
       {"cuda",
        {"libactors/cuda",
-        {"schedule", "tp_coord", "accelerator", "nccl"},
+        {"schedule", "tp_coord", "accelerator", "nccl", "compute"},
         with({"ATen", "c10"}, cuda)}},
       {"trainer",
        {"libactors/trainer",
         {"actors", "plan", "compute", "job", "policies", "tp_coord", "schedule", "checkpoint",
-         "metrics"},
+         "metrics", "torch"},
         torch}},
-      {"python", {"python", {"trainer", "report", "actors", "schedule"}, torch}},
+      {"python", {"python", {"trainer", "report", "actors", "schedule", "torch"}, torch}},
       {"wall_clock",
        {"libactors/wall_clock",
         {"actors", "experiment", "plan", "simulate", "job", "schedule"},
@@ -117,7 +123,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
         {"actors",   "plan",    "compute",    "data",     "tp_coord",     "job",
          "policies", "weather", "workload",   "trainer",  "hugging_face", "experiment",
          "simulate", "report",  "wall_clock", "schedule", "checkpoint",   "safetensors",
-         "metrics",  "files",   "stragglers", "json"},
+         "metrics",  "files",   "stragglers", "json",     "torch"},
         with(torch, {"caf", "CLI", "toml++", "CivetServer.h"})}},
   };
   return all;
@@ -137,8 +143,14 @@ const std::map<std::string, room, std::less<>> rooms{
     {"node", {{"control", "recovery", "stage"}}},
     {"job", {{"control"}}},
     {"bring_up", {{"control", "device", "job", "node", "recovery", "transport"}}},
+    {"torch", {{"device", "transport"}, false}},
 };
 constexpr std::string_view rooms_folder = "libactors/";
+
+/// The room of the actors' layer that includes libtorch. The others are the runtime, which knows no
+/// framework.
+constexpr std::string_view torch_room = "libactors/torch/";
+const names of_torch_room{"torch", "data", "accelerator"};
 
 /// Third parties that only some layers may include, by the folder of their headers.
 const names watched{"torch",   "ATen",  "c10",         "caf",           "CLI",  "toml++",
@@ -176,12 +188,12 @@ const names pure_layers{"base",           "schedule",        "job_core",      "m
 
 /// The part of the standard library that a pure core may use.
 const names pure_headers{
-    "algorithm", "array",       "bit",           "bitset",        "charconv",   "compare",
-    "concepts",  "cstddef",     "cstdint",       "deque",         "functional", "initializer_list",
-    "iterator",  "limits",      "map",           "memory",        "numeric",    "optional",
-    "queue",     "ranges",      "set",           "span",          "string",     "string_view",
-    "tuple",     "type_traits", "unordered_map", "unordered_set", "utility",    "variant",
-    "vector"};
+    "algorithm",   "array",   "bit",         "bitset",        "charconv",      "compare",
+    "concepts",    "cstddef", "cstdint",     "deque",         "functional",    "initializer_list",
+    "iterator",    "limits",  "map",         "memory",        "new",           "numeric",
+    "optional",    "queue",   "ranges",      "set",           "span",          "string",
+    "string_view", "tuple",   "type_traits", "unordered_map", "unordered_set", "utility",
+    "variant",     "vector"};
 
 /// Parts of another layer that are as pure as the core and include no other part of their layer.
 constexpr std::string_view pure_folders[] = {"libtp_coord/order/",
@@ -315,6 +327,8 @@ class reader {
     const auto party = watched_name(target);
     if (watched.contains(party) && !own.third_parties.contains(party))
       return report("includes <" + target + ">: layer " + owner_ + " may not include " + party);
+    if (is_runtime_file() && torch.contains(party))
+      report("includes <" + target + ">: the runtime knows no framework");
     if (const auto* in = room_of(file_); party == "caf" && in != nullptr && !in->second.uses_caf)
       report("includes <" + target + ">: room " + in->first + " may not include caf");
     if (!pure_layers.contains(owner_) && !is_in_pure_folder(file_)) return;
@@ -324,10 +338,15 @@ class reader {
              ">: " + (pure_layers.contains(owner_) ? "the core" : "the order") + " is pure");
   }
 
+  bool is_runtime_file() const { return owner_ == "actors" && !file_.starts_with(torch_room); }
+
   void check_layer(const std::string& target) {
     // Headers directly under rrfp/ belong to the trainer, the interface for embedding programs.
     const auto part = first_part(target.substr(5));
     const auto other = part.ends_with(".hpp") ? std::string{"trainer"} : std::string{part};
+    if (is_runtime_file() &&
+        (of_torch_room.contains(other) || target.starts_with("rrfp/actors/torch_")))
+      return report("includes <" + target + ">: the runtime knows no framework");
     const auto& may = layers().at(owner_).may_include;
     if (!layers().contains(other)) return report("includes <" + target + "> of an unknown layer");
     if (is_in_pure_folder(file_) && other == owner_ && !target.starts_with(pure_public_headers))

@@ -150,7 +150,7 @@ TEST_CASE("A dependency in the wrong direction is found") {
   tree.add("libpipeline/schedule/a.cpp", "#include <rrfp/weather/weather.hpp>\n")
       .add("libpipeline/weather/a.cpp", "#include <rrfp/simulate/simulator.hpp>\n")
       .add("libpipeline/simulate/a.cpp", "#include <rrfp/job/options.hpp>\n")
-      .add("libpipeline/job/a.cpp", "#include <rrfp/compute/model.hpp>\n")
+      .add("libpipeline/job/a.cpp", "#include <rrfp/torch/model.hpp>\n")
       .add("libpipeline/compute/a.cpp",
            "#include <rrfp/job/options.hpp>\n#include <rrfp/job/job.hpp>\n")
       .add("policies/a.cpp", "#include <rrfp/schedule/policy.hpp>\n#include <rrfp/job/job.hpp>\n")
@@ -162,8 +162,7 @@ TEST_CASE("A dependency in the wrong direction is found") {
       lines{
           "libactors/a.cpp:2: includes <rrfp/apps/x.hpp>: actors may not depend on apps",
           "libpipeline/compute/a.cpp:2: includes <rrfp/job/job.hpp>: compute may not depend on job",
-          "libpipeline/job/a.cpp:1: includes <rrfp/compute/model.hpp>: job may not depend on "
-          "compute",
+          "libpipeline/job/a.cpp:1: includes <rrfp/torch/model.hpp>: job may not depend on torch",
           "libpipeline/schedule/a.cpp:1: includes <rrfp/weather/weather.hpp>: "
           "schedule may not depend on weather",
           "libpipeline/simulate/a.cpp:1: includes <rrfp/job/options.hpp>: "
@@ -226,22 +225,23 @@ TEST_CASE("A workload is sizes and weather, and depends on neither the simulator
 TEST_CASE("A third party in a layer that may not include it is found") {
   temporary_tree tree;
   tree.add("libpipeline/simulate/a.cpp", "#include <torch/torch.h>\n")
-      .add("libpipeline/compute/a.cpp", "#include <ATen/core/Tensor.h>\n#include <caf/all.hpp>\n")
+      .add("libpipeline/torch/a.cpp", "#include <ATen/core/Tensor.h>\n#include <caf/all.hpp>\n")
+      .add("libpipeline/compute/a.cpp", "#include <ATen/core/Tensor.h>\n")
       .add("libpipeline/job/a.cpp", "#include <toml++/toml.h>\n#include <CLI/CLI.hpp>\n")
       .add("libtp_coord/a.cpp", "#include <c10/core/Device.h>\n")
-      .add("libactors/a.cpp",
-           "#include <caf/all.hpp>\n#include <torch/torch.h>\n#include <toml++/toml.h>\n")
+      .add("libactors/a.cpp", "#include <caf/all.hpp>\n#include <toml++/toml.h>\n")
       .add("apps/a.cpp", "#include <CLI/CLI.hpp>\n#include <caf/all.hpp>\n");
-  CHECK(
-      tree.violations() ==
-      lines{
-          "libactors/a.cpp:3: includes <toml++/toml.h>: layer actors may not include toml++",
-          "libpipeline/compute/a.cpp:2: includes <caf/all.hpp>: layer compute may not include caf",
-          "libpipeline/job/a.cpp:2: includes <CLI/CLI.hpp>: layer job may not include CLI",
-          "libpipeline/simulate/a.cpp:1: includes <torch/torch.h>: "
-          "layer simulate may not include torch",
-          "libtp_coord/a.cpp:1: includes <c10/core/Device.h>: layer tp_coord may not include c10",
-      });
+  CHECK(tree.violations() ==
+        lines{
+            "libactors/a.cpp:2: includes <toml++/toml.h>: layer actors may not include toml++",
+            "libpipeline/compute/a.cpp:1: includes <ATen/core/Tensor.h>: layer compute may not "
+            "include ATen",
+            "libpipeline/job/a.cpp:2: includes <CLI/CLI.hpp>: layer job may not include CLI",
+            "libpipeline/simulate/a.cpp:1: includes <torch/torch.h>: "
+            "layer simulate may not include torch",
+            "libpipeline/torch/a.cpp:2: includes <caf/all.hpp>: layer torch may not include caf",
+            "libtp_coord/a.cpp:1: includes <c10/core/Device.h>: layer tp_coord may not include c10",
+        });
 }
 
 TEST_CASE("A call of a parser without a depth limit is found") {
@@ -325,6 +325,29 @@ TEST_CASE("A room of the actors includes only the rooms below it") {
         });
 }
 
+TEST_CASE("The runtime includes no framework") {
+  temporary_tree tree;
+  const auto* const text =
+      "#include <ATen/core/Tensor.h>\n#include <rrfp/torch/stage_compute.hpp>\n"
+      "#include <rrfp/actors/torch_model.hpp>\n#include <rrfp/compute/rank_compute.hpp>\n"
+      "#include <rrfp/accelerator/platform.hpp>\n#include <rrfp/data/source.hpp>\n";
+  tree.add("libactors/torch/a.cpp", text).add("libactors/torch/include/rrfp/actors/a.hpp", text);
+  CHECK(tree.violations() == lines{});
+  for (const std::string file :
+       {"libactors/stage/a.cpp", "libactors/include/rrfp/actors/session.hpp"}) {
+    temporary_tree runtime;
+    runtime.add(file, text);
+    const auto line = [&](int number, const std::string& header) {
+      return file + ":" + std::to_string(number) + ": includes <" + header +
+             ">: the runtime knows no framework";
+    };
+    CHECK(runtime.violations() ==
+          lines{line(1, "ATen/core/Tensor.h"), line(2, "rrfp/torch/stage_compute.hpp"),
+                line(3, "rrfp/actors/torch_model.hpp"), line(5, "rrfp/accelerator/platform.hpp"),
+                line(6, "rrfp/data/source.hpp")});
+  }
+}
+
 TEST_CASE("Only the CUDA layer includes CUDA") {
   temporary_tree tree;
   tree.add("libactors/cuda/a.cpp",
@@ -335,7 +358,7 @@ TEST_CASE("Only the CUDA layer includes CUDA") {
            "#include <ATen/ATen.h>\n#include <ATen/cuda/Sleep.h>\n#include "
            "<rrfp/actors/session.hpp>\n")
       .add("libactors/a.cpp",
-           "#include <rrfp/accelerator/platform.hpp>\n#include <cuda_runtime_api.h>\n"
+           "#include <rrfp/schedule/task.hpp>\n#include <cuda_runtime_api.h>\n"
            "#include <c10/cuda/CUDAStream.h>\n#include <nccl.h>\n");
   CHECK(
       tree.violations() ==

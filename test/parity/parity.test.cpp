@@ -10,11 +10,11 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <rrfp/compute/model.hpp>
-#include <rrfp/compute/pretrained.hpp>
 #include <rrfp/hugging_face/config.hpp>
 #include <rrfp/job/model_rules.hpp>
 #include <rrfp/safetensors/collection.hpp>
+#include <rrfp/torch/model.hpp>
+#include <rrfp/torch/pretrained.hpp>
 
 #include "../support/program.hpp"
 #include "pipeline.hpp"
@@ -49,9 +49,9 @@ const std::optional<std::string>& reference() {
 at::Tensor tensor_of(const safetensors::collection& files, const std::string& name) {
   const auto* found = files.find(name);
   REQUIRE(found != nullptr);
-  const auto type = found->info->type == safetensors::dtype::f32   ? at::kFloat
-                    : found->info->type == safetensors::dtype::f64 ? at::kDouble
-                                                                   : at::kLong;
+  const auto type = found->info->type == dtype::float32   ? at::kFloat
+                    : found->info->type == dtype::float64 ? at::kDouble
+                                                          : at::kLong;
   return at::from_blob(const_cast<std::byte*>(found->bytes().data()), found->info->shape, type)
       .clone();
 }

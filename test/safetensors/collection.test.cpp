@@ -26,7 +26,7 @@ std::string refusal(const std::string& path) {
 std::vector<tensor_spec> six() {
   std::vector<tensor_spec> all;
   for (const char* name : {"c", "a", "f", "b", "e", "d"})
-    all.push_back({name, dtype::f32, {10, 10}});
+    all.push_back({name, dtype::float32, {10, 10}});
   return all;
 }
 
@@ -67,10 +67,10 @@ TEST_CASE("A model is found in a file, in a folder, and by an index") {
   }
 
   const scratch_folder other;
-  REQUIRE(write_all(other / "one.safetensors", {{"a", dtype::u8, {1}}, {"x", dtype::u8, {1}}}) ==
-          "");
+  REQUIRE(write_all(other / "one.safetensors",
+                    {{"a", dtype::uint8, {1}}, {"x", dtype::uint8, {1}}}) == "");
   std::filesystem::create_directory(other / "sub");
-  REQUIRE(write_all(other / "sub/two.safetensors", {{"b", dtype::u8, {1}}}) == "");
+  REQUIRE(write_all(other / "sub/two.safetensors", {{"b", dtype::uint8, {1}}}) == "");
   write_text(other / "model.safetensors.index.json",
              index_of({{"a", "one.safetensors"}, {"b", "sub/two.safetensors"}}));
   const auto c = collection::open(other / "");
@@ -82,7 +82,7 @@ TEST_CASE("A model is found in a file, in a folder, and by an index") {
 
 TEST_CASE("A symbolic link in the folder counts as a file of the folder") {
   const scratch_folder blobs, folder;
-  REQUIRE(write_all(blobs / "1234", {{"a", dtype::u8, {1}}}) == "");
+  REQUIRE(write_all(blobs / "1234", {{"a", dtype::uint8, {1}}}) == "");
   std::filesystem::create_symlink(blobs / "1234", folder / "one.safetensors");
   write_text(folder / "model.safetensors.index.json", index_of({{"a", "one.safetensors"}}));
   CHECK(refusal(folder / "") == "accepted");
@@ -95,7 +95,7 @@ TEST_CASE("A missing or invalid model is refused in one line") {
   CHECK(refusal(at) == at + ": expected model.safetensors or model.safetensors.index.json in the "
                             "folder, found neither");
   const auto index = folder / "model.safetensors.index.json";
-  REQUIRE(write_all(folder / "one.safetensors", {{"a", dtype::u8, {1}}}) == "");
+  REQUIRE(write_all(folder / "one.safetensors", {{"a", dtype::uint8, {1}}}) == "");
   const auto with = [&](const std::string& text) {
     write_text(index, text);
     const auto said = refusal(at);
@@ -156,7 +156,7 @@ TEST_CASE("A folder that holds a model is refused, and an unfinished model is re
   REQUIRE(write_shards(to, six(), 1000) == "");
   CHECK(write_shards(to, six(), 1000) ==
         to + ": expected a folder without a model, found model.safetensors.index.json");
-  CHECK(write_shards(folder / "bad", {{"a", dtype::u8, {1}}, {"a", dtype::u8, {1}}}, 1) ==
+  CHECK(write_shards(folder / "bad", {{"a", dtype::uint8, {1}}, {"a", dtype::uint8, {1}}}, 1) ==
         folder / "bad: tensor 'a' is declared twice");
   {
     auto w = sharded_writer::create(folder / "half", six(), {}, 1000);

@@ -64,7 +64,7 @@ TEST_CASE("A failed write is an error and leaves the old file unchanged") {
   // In the data; in the header.
   for (const rlim_t limit : {3000U, 100U, 4U}) {
     const auto said = said_with_limit(limit, [&] {
-      return write_all(path, {{"a", dtype::f32, {1000}}, {"b", dtype::u8, {9}}});
+      return write_all(path, {{"a", dtype::float32, {1000}}, {"b", dtype::uint8, {9}}});
     });
     CHECK(said == path + ": cannot write: File too large");
     CHECK(text_of(path) == "old");
@@ -80,20 +80,21 @@ TEST_CASE("A full disk is an error and leaves the old file unchanged") {
     return;
   }
   const auto path = folder / "disk/x.safetensors";
-  REQUIRE(write_all(path, {{"old", dtype::u8, {1000}}}) == "");
-  CHECK(write_all(path, {{"a", dtype::f32, {100, 1000}}}) ==
+  REQUIRE(write_all(path, {{"old", dtype::uint8, {1000}}}) == "");
+  CHECK(write_all(path, {{"a", dtype::float32, {100, 1000}}}) ==
         path + ": cannot write: No space left on device");
   CHECK(files_beside(path) == 0);
   CHECK((*file::open(path))->find("old") != nullptr);
   // The abandoned file takes no space.
-  CHECK(write_all(path, {{"new", dtype::u8, {30000}}}) == "");
+  CHECK(write_all(path, {{"new", dtype::uint8, {30000}}}) == "");
 }
 
 TEST_CASE("A model leaves no file if one of its files cannot be written") {
   const scratch_folder folder;
   const auto to = folder / "out";
   const auto said = said_with_limit(2000, [&]() -> std::string {
-    auto w = sharded_writer::create(to, {{"a", dtype::u8, {100}}, {"b", dtype::u8, {5000}}}, {}, 1);
+    auto w = sharded_writer::create(to, {{"a", dtype::uint8, {100}}, {"b", dtype::uint8, {5000}}},
+                                    {}, 1);
     if (!w) return w.message();
     for (const auto& name : (*w)->order())
       if (auto done = (*w)->write(name, std::vector<std::byte>(name == "a" ? 100 : 5000)); !done)

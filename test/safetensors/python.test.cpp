@@ -92,7 +92,7 @@ save_file(tensors, sys.argv[1], metadata={'from': 'python', 'ü': 'ö'})
   CHECK(f.tensors().size() == 36);
   CHECK(f.metadata() == string_map{{"from", "python"}, {"ü", "ö"}});
   const auto& floats = *f.find("t08");
-  CHECK(floats.type == dtype::f32);
+  CHECK(floats.type == dtype::float32);
   CHECK(floats.shape == std::vector<std::int64_t>{3, 5});
   for (int i = 0; i < 15; ++i) {
     float value = 0;
@@ -116,7 +116,8 @@ TEST_CASE("Python finds every tensor of a divided model where the index says") {
   const scratch_folder folder;
   const auto to = folder / "out";
   auto w = sharded_writer::create(
-      to, {{"a", dtype::bf16, {3}}, {"b", dtype::f32, {5}}, {"c", dtype::u8, {}}}, {}, 8);
+      to, {{"a", dtype::bfloat16, {3}}, {"b", dtype::float32, {5}}, {"c", dtype::uint8, {}}}, {},
+      8);
   REQUIRE(w);
   for (const auto& [name, size] : {std::pair{"a", 6}, std::pair{"b", 20}, std::pair{"c", 1}})
     REQUIRE((*w)->write(name, std::vector<std::byte>(static_cast<std::size_t>(size))));

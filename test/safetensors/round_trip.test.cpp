@@ -19,8 +19,8 @@ TEST_CASE("Every dtype reads back unchanged, in every shape") {
     all.push_back({name + " empty", type, {3, 0, 2}});
     all.push_back({name + " odd", type, {3, 5, 7}});
   }
-  all.push_back({"ünïcode \"and\" \\ so on", dtype::f32, {1}});
-  all.push_back({"", dtype::u8, {2}});
+  all.push_back({"ünïcode \"and\" \\ so on", dtype::float32, {1}});
+  all.push_back({"", dtype::uint8, {2}});
   const string_map metadata{{"format", "pt"}, {"näme", "a \"text\"\n"}};
   REQUIRE(write_all(path, all, metadata) == "");
   CHECK(files_beside(path) == 0);
@@ -39,7 +39,7 @@ TEST_CASE("Every dtype reads back unchanged, in every shape") {
     CHECK(t->type == spec.type);
     CHECK(t->shape == spec.shape);
     CHECK(as_vector(f.bytes(*t)) == bytes_for(*t));
-    CHECK(reinterpret_cast<std::uintptr_t>(f.bytes(*t).data()) % size_of(t->type) == 0);
+    CHECK(reinterpret_cast<std::uintptr_t>(f.bytes(*t).data()) % item_bytes(t->type) == 0);
   }
   CHECK(f.find("none") == nullptr);
 }
@@ -47,10 +47,10 @@ TEST_CASE("Every dtype reads back unchanged, in every shape") {
 TEST_CASE("An open file stays readable when another replaces it") {
   const scratch_folder folder;
   const auto path = folder / "x.safetensors";
-  REQUIRE(write_all(path, {{"a", dtype::f32, {100}}}) == "");
+  REQUIRE(write_all(path, {{"a", dtype::float32, {100}}}) == "");
   const auto before = file::open(path);
   REQUIRE(before);
-  REQUIRE(write_all(path, {{"b", dtype::f32, {2}}}) == "");
+  REQUIRE(write_all(path, {{"b", dtype::float32, {2}}}) == "");
   const auto& a = (*before)->tensors()[0];
   CHECK(as_vector((*before)->bytes(a)) == bytes_for(a));
   CHECK((*file::open(path))->find("b") != nullptr);
@@ -68,7 +68,7 @@ TEST_CASE("A file without tensors and a file with metadata alone are valid") {
 TEST_CASE("The data is aligned to 8 bytes, and the observer sees all bytes in order") {
   const scratch_folder folder;
   std::string seen;
-  auto w = writer::create(folder / "x", {{"a", dtype::u8, {3}}, {"b", dtype::i64, {2}}}, {},
+  auto w = writer::create(folder / "x", {{"a", dtype::uint8, {3}}, {"b", dtype::int64, {2}}}, {},
                           [&](std::span<const std::byte> bytes) {
                             seen.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
                           });
@@ -90,15 +90,15 @@ TEST_CASE("The data is aligned to 8 bytes, and the observer sees all bytes in or
 TEST_CASE("A writer refuses what a reader would refuse") {
   const scratch_folder folder;
   const auto path = folder / "x";
-  CHECK(write_all(path, {{"a", dtype::u8, {1}}, {"a", dtype::u8, {1}}}) ==
+  CHECK(write_all(path, {{"a", dtype::uint8, {1}}, {"a", dtype::uint8, {1}}}) ==
         path + ": tensor 'a' is declared twice");
-  CHECK(write_all(path, {{"__metadata__", dtype::u8, {1}}}) ==
+  CHECK(write_all(path, {{"__metadata__", dtype::uint8, {1}}}) ==
         path + ": tensor '__metadata__': the name is reserved");
-  CHECK(write_all(path, {{"a", dtype::u8, {-1}}}) ==
+  CHECK(write_all(path, {{"a", dtype::uint8, {-1}}}) ==
         path + ": tensor 'a': shape [-1]: expected sizes >= 0");
-  CHECK(write_all(path, {{"a", dtype::f32, {1LL << 40, 1LL << 40}}}) ==
+  CHECK(write_all(path, {{"a", dtype::float32, {1LL << 40, 1LL << 40}}}) ==
         path + ": tensor 'a': shape [1099511627776, 1099511627776]: its size in bytes overflows");
-  CHECK(write_all(path, {{"\xff", dtype::u8, {1}}}) ==
+  CHECK(write_all(path, {{"\xff", dtype::uint8, {1}}}) ==
         path + ": a tensor name or a metadata string is not UTF-8");
   CHECK(write_all(folder / "", {}) ==
         folder / "" + ": cannot write: expected a file name, got a folder");
@@ -114,7 +114,7 @@ TEST_CASE("An unfinished file leaves the old file and no temporary file") {
   const auto path = folder / "x";
   write_text(path, "old");
   {
-    auto w = writer::create(path, {{"a", dtype::u8, {4}}}, {});
+    auto w = writer::create(path, {{"a", dtype::uint8, {4}}}, {});
     REQUIRE(w);
     const std::byte some[2]{};
     REQUIRE((*w)->write("a", some));
@@ -130,7 +130,8 @@ TEST_CASE("A tensor out of order, too many bytes and too few bytes abort") {
   const std::byte some[4]{};
   const auto with_writer = [&](auto use) {
     return abort_message([&] {
-      auto w = writer::create(folder / "x", {{"a", dtype::u8, {2}}, {"b", dtype::u8, {2}}}, {});
+      auto w =
+          writer::create(folder / "x", {{"a", dtype::uint8, {2}}, {"b", dtype::uint8, {2}}}, {});
       use(**w);
     });
   };

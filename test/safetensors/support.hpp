@@ -20,8 +20,9 @@ using rrfp::test::scratch_folder;
 using rrfp::test::text_of;
 
 inline constexpr dtype all_dtypes[] = {
-    dtype::boolean, dtype::u8,  dtype::i8,  dtype::i16, dtype::u16, dtype::f16, dtype::bf16,
-    dtype::i32,     dtype::u32, dtype::f32, dtype::f64, dtype::i64, dtype::u64};
+    dtype::boolean, dtype::uint8,    dtype::int8,  dtype::int16,  dtype::uint16,
+    dtype::float16, dtype::bfloat16, dtype::int32, dtype::uint32, dtype::float32,
+    dtype::float64, dtype::int64,    dtype::uint64};
 
 inline std::string little_endian(std::uint64_t value) {
   std::string bytes;

@@ -152,20 +152,20 @@ TEST_CASE("a user-defined device computes instead of libtorch's threads") {
    public:
     explicit adding(bool is_first, bool is_last) : is_first_(is_first), is_last_(is_last) {}
     void begin_step(step_id, compute::step_purpose) override { losses_.clear(); }
-    at::Tensor run(const launch& l, at::Tensor input) override {
+    tensor_buffer run(const launch& l, tensor_buffer input) override {
       if (l.what.kind == task_kind::weight) return {};
-      if (l.what.kind != task_kind::forward) return is_first_ ? at::Tensor{} : at::ones({1});
-      if (is_first_) return at::ones({1});
-      const auto sum = input + 1;
-      if (!is_last_) return sum;
-      losses_.push_back({l.what.mb, sum.item<double>(), 1});
+      if (l.what.kind != task_kind::forward) return is_first_ ? tensor_buffer{} : number(1);
+      if (is_first_) return number(1);
+      const auto sum = *static_cast<const double*>(input.data) + 1;
+      if (!is_last_) return number(sum);
+      losses_.push_back({l.what.mb, sum, 1});
       return {};
     }
     std::vector<compute::microbatch_loss> losses() const override { return losses_; }
     void sum_gradients(compute::rank_group&) override {}
-    std::optional<at::Tensor> tied_gradient() const override { return std::nullopt; }
+    std::optional<tensor_buffer> tied_gradient() const override { return std::nullopt; }
     compute::tie tied_side() const override { return compute::tie::none; }
-    void join_tied(const at::Tensor&) override {}
+    void join_tied(const tensor_buffer&) override {}
     std::vector<compute::parameter_norm> squared_norms() override { return {}; }
     void apply(double, double) override {}
     void end_without_update() override {}
@@ -174,6 +174,12 @@ TEST_CASE("a user-defined device computes instead of libtorch's threads") {
     std::int64_t peak_bytes() const override { return 0; }
 
    private:
+    static tensor_buffer number(double value) {
+      auto b = make_host_buffer(dtype::float64, {1});
+      *static_cast<double*>(b.data) = value;
+      return b;
+    }
+
     const bool is_first_, is_last_;
     std::vector<compute::microbatch_loss> losses_;
   };

@@ -91,7 +91,7 @@ void progress_thread::post(work w) {
 bool progress_thread::send_now(work& w) {
   // Calls, faults, and memory of devices, whose context only the progress thread has entered.
   const auto* const t = std::get_if<tensor_send>(&w);
-  if (std::holds_alternative<call>(w) || (t != nullptr && !t->m.tensor.is_cpu())) return false;
+  if (std::holds_alternative<call>(w) || (t != nullptr && !t->m.tensor.on_host)) return false;
   if (node_.options.inject || is_this_thread()) return false;
   std::unique_lock driving{driving_, std::try_to_lock};
   if (!driving || closed_ || has_work_) return false;

@@ -2,10 +2,6 @@
 
 #include <cstring>
 
-#include <ATen/ops/from_blob.h>
-
-#include "dtype_codes.hpp"
-
 namespace rrfp::actors::ucx {
 
 namespace {
@@ -100,11 +96,10 @@ bool receiver::begin_fetches() {
   return any;
 }
 
-at::Tensor receiver::allocate_on_device(const any_header& any) const {
+tensor_buffer receiver::allocate_on_device(const any_header& any) const {
   const auto* const h = std::get_if<tensor_header>(&any);
   if (h == nullptr || !allocator_ || h->has_data_hash) return {};
-  return allocator_(h->message.to, at::IntArrayRef{h->shape.data(), h->dims},
-                    scalar_type_of(h->dtype));
+  return allocator_(h->message.to, h->sizes(), h->type);
 }
 
 void receiver::begin_fetch(fetch_order order) {
@@ -113,7 +108,7 @@ void receiver::begin_fetch(fetch_order order) {
   const auto bytes = std::visit([](const auto& h) { return h.data_bytes; }, order.header);
   auto on_device = allocate_on_device(order.header);
   auto into = on_device.defined() ? slab{} : node_.pool->take(bytes);
-  auto* const target = on_device.defined() ? on_device.mutable_data_ptr() : into.data();
+  auto* const target = on_device.defined() ? on_device.data : into.data();
   if (target == nullptr) {
     std::visit([&](const auto& h) { node_.core.delivered(h, delivery::no_memory); }, order.header);
     node_.core.fetched(order.header);
@@ -177,14 +172,10 @@ void receiver::take(const mail_header& h, std::span<const std::byte> data) {
 
 delivery receiver::deliver(const tensor_header& h, slab data) {
   if (!matches(h, {data.data(), h.data_bytes})) return delivery::damaged;
-  auto* const memory = data.release();
-  return deliver(h, at::for_blob(memory, at::IntArrayRef{h.shape.data(), h.dims})
-                        .context(memory, &slab::give_back)
-                        .options(at::TensorOptions{scalar_type_of(h.dtype)})
-                        .make_tensor());
+  return deliver(h, to_buffer(std::move(data), h.type, {h.sizes().begin(), h.sizes().end()}));
 }
 
-delivery receiver::deliver(const tensor_header& h, at::Tensor t) {
+delivery receiver::deliver(const tensor_header& h, tensor_buffer t) {
   message m{h.message, std::move(t)};
   switch (node_.sinks.deliver(m)) {
     case sink_table::outcome::delivered: return delivery::done;

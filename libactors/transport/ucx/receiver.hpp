@@ -31,8 +31,8 @@ class receiver {
   struct fetch {
     receiver* owner;
     any_header header;
-    slab into;             ///< host memory, or
-    at::Tensor on_device;  ///< memory of a rank's device
+    slab into;                ///< host memory, or
+    tensor_buffer on_device;  ///< memory of a rank's device
   };
 
   static ucs_status_t on_tensor(void* arg, const void* header, std::size_t header_bytes, void* data,
@@ -55,13 +55,13 @@ class receiver {
   }
   void take(const mail_header& h, std::span<const std::byte> data);
   /// Undefined: fetch to host memory.
-  at::Tensor allocate_on_device(const any_header& h) const;
+  tensor_buffer allocate_on_device(const any_header& h) const;
   void begin_fetch(fetch_order order);
   void end_fetch(std::unique_ptr<fetch> f, ucs_status_t how);
   delivery deliver_small(const tensor_header& h, std::span<const std::byte> data);
   delivery deliver_small(const bytes_header& h, std::span<const std::byte> data);
   delivery deliver(const tensor_header& h, slab data);
-  delivery deliver(const tensor_header& h, at::Tensor t);
+  delivery deliver(const tensor_header& h, tensor_buffer t);
   delivery deliver(const bytes_header& h, slab data);
   /// Passes intact data to its mailbox: with `arrive`, or as the reason to close it.
   template <class Arrive>

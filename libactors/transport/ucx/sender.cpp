@@ -1,20 +1,19 @@
 #include "sender.hpp"
 
+#include <algorithm>
 #include <utility>
-
-#include "dtype_codes.hpp"
 
 namespace rrfp::actors::ucx {
 
 tensor_header sender::header_of(const tensor_send& s) const {
   tensor_header h;
   h.message = s.m.header;
-  h.dtype = *wire_dtype_of(s.m.tensor.scalar_type());
-  h.dims = static_cast<std::uint8_t>(s.m.tensor.dim());
-  std::copy_n(s.m.tensor.sizes().begin(), h.dims, h.shape.begin());
-  h.data_bytes = s.m.tensor.nbytes();
+  h.type = s.m.tensor.type;
+  h.dims = static_cast<std::uint8_t>(s.m.tensor.sizes.size());
+  std::copy_n(s.m.tensor.sizes.begin(), h.dims, h.shape.begin());
+  h.data_bytes = s.m.tensor.bytes();
   // The host does not hash data in device memory.
-  h.has_data_hash = node_.options.checksum_data && s.m.tensor.is_cpu();
+  h.has_data_hash = node_.options.checksum_data && s.m.tensor.on_host;
   h.data_hash = s.data_hash;
   return h;
 }
@@ -80,10 +79,10 @@ sender::clock::time_point sender::next_due() const {
   return held_.empty() ? clock::time_point::max() : held_.top().due;
 }
 
-void sender::send_tensor(node_id to, const tensor_header& header, at::Tensor tensor) {
+void sender::send_tensor(node_id to, const tensor_header& header, tensor_buffer tensor) {
   auto o = take(am::tensor, to);
   o->header_bytes = encode(header, o->header);
-  o->data = tensor.const_data_ptr();
+  o->data = tensor.data;
   o->data_bytes = header.data_bytes;
   o->tensor = std::move(tensor);
   hand_over(std::move(o), node_.core.depart(to, header.data_bytes));
@@ -120,7 +119,7 @@ void sender::hand_over(std::unique_ptr<outgoing> o, departure by) {
 
 void sender::done(std::unique_ptr<outgoing> o, ucs_status_t how) {
   if (how != UCS_OK) node_.core.fail(o->to, ucx_error("sending to it failed", how).message);
-  o->tensor.reset();
+  o->tensor = {};
   o->bytes = {};
   o->mail.clear();
   o->data = nullptr;

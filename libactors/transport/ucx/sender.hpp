@@ -64,7 +64,7 @@ class sender {
     node_id to;
     header_buffer header;
     std::size_t header_bytes = 0;
-    at::Tensor tensor;
+    tensor_buffer tensor;
     slab bytes;
     std::string mail;
     const void* data = nullptr;
@@ -76,7 +76,7 @@ class sender {
     std::uint64_t number;
     tensor_header header;
     node_id to;
-    at::Tensor tensor;
+    tensor_buffer tensor;
 
     bool operator<(const held& other) const {
       return std::tie(other.due, other.number) < std::tie(due, number);  // the earliest on top
@@ -84,7 +84,7 @@ class sender {
   };
 
   tensor_header header_of(const tensor_send& s) const;
-  void send_tensor(node_id to, const tensor_header& header, at::Tensor tensor);
+  void send_tensor(node_id to, const tensor_header& header, tensor_buffer tensor);
   std::unique_ptr<outgoing> take(am kind, node_id to);
   void hand_over(std::unique_ptr<outgoing> o, departure by);
   void done(std::unique_ptr<outgoing> o, ucs_status_t how);

@@ -22,18 +22,33 @@ struct slab_head {
 constexpr std::size_t head_bytes = 64;
 static_assert(sizeof(slab_head) <= head_bytes);
 
+class slab_owner final : public buffer_owner {
+ public:
+  explicit slab_owner(slab s) : slab_(std::move(s)) {}
+
+ private:
+  const slab slab_;
+};
+
 }  // namespace
+
+tensor_buffer to_buffer(slab s, dtype type, std::vector<std::int64_t> sizes) {
+  tensor_buffer b;
+  b.data = s.data();
+  b.type = type;
+  b.sizes = std::move(sizes);
+  b.owner = std::make_shared<const slab_owner>(std::move(s));
+  return b;
+}
 
 slab& slab::operator=(slab&& other) noexcept {
   if (this != &other) give_back(std::exchange(data_, other.release()));
   return *this;
 }
 
-std::byte* slab::release() { return std::exchange(data_, nullptr); }
-
-void slab::give_back(void* data) {
+void slab::give_back(std::byte* data) {
   if (data == nullptr) return;
-  auto* const block = static_cast<std::byte*>(data) - head_bytes;
+  auto* const block = data - head_bytes;
   auto* const head = std::launder(reinterpret_cast<slab_head*>(block));
   const auto pool = std::move(head->pool);
   const auto size_class = head->size_class;

@@ -11,9 +11,11 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include <rrfp/actors/ucx_transport.hpp>
+#include <rrfp/base/tensor_buffer.hpp>
 
 namespace rrfp::actors::ucx {
 
@@ -28,17 +30,18 @@ class slab {
   ~slab() { give_back(data_); }
 
   std::byte* data() const { return data_; }
-  /// Gives up the ownership: the caller must pass the pointer to give_back().
-  std::byte* release();
-  /// `data` must come from release(), or be null. Suits as the deleter of a tensor's storage.
-  static void give_back(void* data);
 
  private:
   friend class slab_pool;
+  std::byte* release() { return std::exchange(data_, nullptr); }
+  static void give_back(std::byte* data);
   explicit slab(std::byte* data) : data_(data) {}
 
   std::byte* data_ = nullptr;
 };
+
+/// A contiguous tensor in a slab, which is large enough.
+tensor_buffer to_buffer(slab s, dtype type, std::vector<std::int64_t> sizes);
 
 class slab_pool : public std::enable_shared_from_this<slab_pool> {
  public:

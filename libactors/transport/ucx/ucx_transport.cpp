@@ -1,11 +1,11 @@
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <shared_mutex>
 
 #include <rrfp/actors/ucx_transport.hpp>
 #include <rrfp/base/check.hpp>
 
-#include "dtype_codes.hpp"
 #include "progress_thread.hpp"
 
 namespace rrfp::actors {
@@ -186,18 +186,15 @@ void ucx_transport::send(message m) {
   const auto at_node = core_->node_of(m.header.to);
   RRFP_CHECK(at_node && *at_node != core_->node.options.node,
              "the receiver must be bound here or routed to another node");
-  RRFP_CHECK(m.tensor.is_cpu() || core_->takes_cuda,
+  RRFP_CHECK(m.tensor.on_host || core_->takes_cuda,
              "the tensor must be in memory that UCX can read");
-  RRFP_CHECK(ucx::wire_dtype_of(m.tensor.scalar_type()),
-             "the dtype of the tensor must have a code");
-  RRFP_CHECK(m.tensor.dim() <= static_cast<std::int64_t>(ucx::dims_max),
-             "the tensor must have at most 8 dimensions");
-  m.tensor = m.tensor.contiguous();
+  RRFP_CHECK(item_bytes(m.tensor.type) > 0, "the dtype of the tensor must have a code");
+  RRFP_CHECK(m.tensor.sizes.size() <= ucx::dims_max, "the tensor must have at most 8 dimensions");
+  RRFP_CHECK(m.tensor.contiguous, "the tensor must be contiguous");
   // Hashed here, because all senders of the node share the progress thread.
   std::uint64_t hash = 0;
-  if (core_->node.options.checksum_data && m.tensor.is_cpu())
-    hash =
-        ucx::hash_of({static_cast<const std::byte*>(m.tensor.const_data_ptr()), m.tensor.nbytes()});
+  if (core_->node.options.checksum_data && m.tensor.on_host)
+    hash = ucx::hash_of(std::as_const(m.tensor).content());
   core_->progress.post(ucx::tensor_send{*at_node, std::move(m), hash});
 }
 

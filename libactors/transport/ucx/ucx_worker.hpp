@@ -6,10 +6,10 @@
 #include <memory>
 #include <string>
 
-#include <ATen/core/Tensor.h>
 #include <ucp/api/ucp.h>
 
 #include <rrfp/base/result.hpp>
+#include <rrfp/base/tensor_buffer.hpp>
 
 namespace rrfp::actors::ucx {
 
@@ -20,8 +20,8 @@ error ucx_error(const std::string& what, ucs_status_t code);
 
 /// The kind of memory of `t`; host for an undefined tensor. Without this hint UCX would ask the
 /// driver for every buffer, or take every buffer for host memory.
-inline ucs_memory_type_t memory_type_of(const at::Tensor& t) {
-  return t.defined() && t.is_cuda() ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+inline ucs_memory_type_t memory_type_of(const tensor_buffer& t) {
+  return t.on_host ? UCS_MEMORY_TYPE_HOST : UCS_MEMORY_TYPE_CUDA;
 }
 
 struct worker_options {

@@ -128,7 +128,7 @@ status check_header(std::span<const std::byte> bytes, std::uint32_t magic, std::
 
 /// The number of bytes of the shape. Error: a negative dimension, or more than 63 bits.
 result<std::uint64_t> shape_bytes(const tensor_header& h) {
-  std::uint64_t bytes = item_bytes(h.dtype);
+  std::uint64_t bytes = item_bytes(h.type);
   bool is_empty = false;
   for (const auto size : h.sizes()) {
     if (size < 0) return error{"a dimension is negative: " + std::to_string(size)};
@@ -143,22 +143,6 @@ result<std::uint64_t> shape_bytes(const tensor_header& h) {
 
 }  // namespace
 
-std::size_t item_bytes(wire_dtype dtype) {
-  switch (dtype) {
-    case wire_dtype::uint8:
-    case wire_dtype::int8:
-    case wire_dtype::boolean: return 1;
-    case wire_dtype::int16:
-    case wire_dtype::float16:
-    case wire_dtype::bfloat16: return 2;
-    case wire_dtype::int32:
-    case wire_dtype::float32: return 4;
-    case wire_dtype::int64:
-    case wire_dtype::float64: return 8;
-  }
-  return 0;
-}
-
 std::size_t encode(const tensor_header& h, header_buffer& into) {
   RRFP_CHECK(h.dims <= dims_max, "a tensor must have at most dims_max dimensions");
   writer w{into};
@@ -167,7 +151,7 @@ std::size_t encode(const tensor_header& h, header_buffer& into) {
   w.put(h.message.from);
   w.put(h.message.to);
   w.put(h.message.kind);
-  w.put(h.dtype);
+  w.put(h.type);
   w.put(h.dims);
   w.put(std::uint8_t{0});
   w.put(h.message.mb.value());
@@ -196,9 +180,9 @@ result<tensor_header> decode_tensor_header(std::span<const std::byte> bytes) {
     return expected("unknown payload kind (highest known)",
                     static_cast<std::uint8_t>(payload::gradient_received), what);
   h.message.kind = static_cast<payload>(what);
-  h.dtype = r.get<wire_dtype>();
-  if (item_bytes(h.dtype) == 0)
-    return error{"unknown dtype code " + std::to_string(static_cast<int>(h.dtype))};
+  h.type = r.get<dtype>();
+  if (item_bytes(h.type) == 0)
+    return error{"unknown dtype code " + std::to_string(static_cast<int>(h.type))};
   h.dims = r.get<std::uint8_t>();
   if (h.dims > dims_max) return expected("too many dimensions (most allowed)", dims_max, h.dims);
   if (const auto reserved = r.get<std::uint8_t>(); reserved != 0)

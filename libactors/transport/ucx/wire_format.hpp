@@ -17,9 +17,6 @@ namespace rrfp::actors::ucx {
 
 inline constexpr std::uint16_t wire_version = 2;
 
-/// 0 for an unknown code.
-std::size_t item_bytes(wire_dtype dtype);
-
 inline constexpr std::size_t header_bytes_max = 176;
 using header_buffer = std::array<std::byte, header_bytes_max>;
 

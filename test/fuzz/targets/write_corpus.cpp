@@ -53,7 +53,7 @@ void write_ucx_frames(const folder& to) {
                     {stage_id{9}, rank_id{10}, replica_id{11}},
                     {stage_id{12}, rank_id{13}, replica_id{14}}};
   write_header(to, "scalar", tensor);
-  tensor.dtype = ucx::wire_dtype::bfloat16;
+  tensor.type = dtype::bfloat16;
   tensor.dims = 3;
   tensor.shape = {5, 7, 256};
   tensor.data_bytes = 5 * 7 * 256 * 2;

@@ -12,24 +12,14 @@
 #include <rrfp/checkpoint/manifest.hpp>
 #include <rrfp/checkpoint/ring.hpp>
 #include <rrfp/compute/rank_compute.hpp>
-#include <rrfp/safetensors/dtype.hpp>
 
 namespace rrfp::actors {
 
-/// The safetensors dtype of a tensor's elements. Error: safetensors has no such dtype.
-result<safetensors::dtype> dtype_of(const at::Tensor& t);
-
-/// The bytes of a contiguous tensor in host memory.
-std::span<const std::byte> bytes_of(const at::Tensor& t);
-
-/// Contiguous copies in host memory, so that training may change the originals.
-std::vector<compute::named_tensor> copy_to_host(std::vector<compute::named_tensor> tensors);
-
-/// Writes the result of copy_to_host() for a rank after `step` steps into `folder`, under
+/// Writes the snapshot of a rank after `step` steps into `folder`, under
 /// checkpoint::file_name(), and syncs the file. Error: names the file.
 result<checkpoint::file_entry> write_rank(const std::string& folder, stage_id stage, rank_id rank,
                                           std::uint64_t step,
-                                          std::span<const compute::named_tensor> tensors);
+                                          std::span<const compute::named_buffer> tensors);
 
 /// The tensors of all files of a checkpoint, memory-mapped: data is read on first access.
 /// Immutable, so thread-safe.
@@ -40,12 +30,12 @@ class checkpoint_tensors {
       const checkpoint::found_checkpoint& from);
 
   /// Each tensor keeps its file mapped. Must not be written to.
-  std::span<const compute::named_tensor> all() const { return all_; }
+  std::span<const compute::named_buffer> all() const { return all_; }
 
  private:
   checkpoint_tensors() = default;
 
-  std::vector<compute::named_tensor> all_;
+  std::vector<compute::named_buffer> all_;
 };
 
 }  // namespace rrfp::actors

@@ -10,7 +10,6 @@
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/actors/session.hpp>
 #include <rrfp/checkpoint/ring.hpp>
-#include <rrfp/data/source.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/safetensors/collection.hpp>
 
@@ -21,8 +20,8 @@ std::optional<checkpoint_setup> checkpoint_setup_of(const job::job& j,
                                                     std::vector<checkpoint::setting> identity);
 
 /// The settings that a resumed run must share with the earlier run: job::identity() and the
-/// contents of `data` and of model.pretrained (`weights`); both may be null.
-std::vector<checkpoint::setting> identity_of(const job::job& j, const data::source* data,
+/// fingerprint of its data, and the contents of model.pretrained (`weights`), which may be null.
+std::vector<checkpoint::setting> identity_of(const job::job& j, std::optional<std::uint64_t> data,
                                              const safetensors::collection* weights);
 /// Identifies the weights of a folder: "xxh64 " and a hash of the names, dtypes, shapes, and first
 /// and last bytes of all tensors. Does not depend on how files divide them.

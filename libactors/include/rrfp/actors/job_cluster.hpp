@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <rrfp/actors/framework.hpp>
 #include <rrfp/actors/job_start.hpp>
 #include <rrfp/actors/launch_environment.hpp>
 #include <rrfp/actors/membership.hpp>
@@ -48,7 +49,8 @@ struct joined_job {
 /// Blocks until all nodes have joined with the same job; [transport] may differ. An error is
 /// node_lost if other nodes did not join in time, interrupted, or bad_input: a wrong place, key or
 /// job, other vector instructions than node 0's, or check_descriptors().
-result<joined_job> join_job(const job::job& j, const launch_place& place, join_hooks hooks);
+result<joined_job> join_job(const job::job& j, const launch_place& place,
+                            const framework& framework, join_hooks hooks);
 
 /// How long a node may wait for others that read many gigabytes of weights or a checkpoint.
 inline constexpr std::chrono::minutes reading_time_max{30};

@@ -4,42 +4,13 @@
 #include <cstdint>
 #include <memory>
 
+#include <rrfp/actors/framework.hpp>
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/actors/session.hpp>
-#include <rrfp/data/source.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/plan/plan.hpp>
 
 namespace rrfp::actors {
-
-/// Null for an emulated device, which reads no data.
-struct job_data {
-  std::shared_ptr<const data::source> training;
-  std::shared_ptr<const data::source> held_out;  ///< null: the job evaluates nothing
-};
-
-/// Opens the data of jobs; those that follow each other with the same data share one source.
-class data_opener {
- public:
-  /// Error: names the key, the path and what is wrong with it or its contents.
-  result<job_data> open(const job::job& j);
-
- private:
-  struct opened {
-    data::source_config config;
-    std::shared_ptr<const data::source> source;
-  };
-  /// `key`: where the job names the data.
-  result<std::shared_ptr<const data::source>> open(const job::job& j, const job::data_options& d,
-                                                   const std::string& key, opened& last);
-
-  opened training_;
-  opened held_out_;
-};
-
-/// Error: names what this machine lacks for device.kind. To be called before data is read and
-/// before this process computes anything: the libraries that it loads serve all runs.
-status check_device(const job::job& j);
 
 /// Error: in mode in-order, the sequence of the policy needs more than dispatch.slot_bytes.
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch);
@@ -49,11 +20,11 @@ status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch);
 /// dispatch.policy may name.
 result<session_setup> make_setup_without_model(const job::job& j, const policy_registry& policies);
 
-/// A session of the job's model on `data`, or of its emulation, with the policies, limits and
+/// A session of the job's model, or, if it is null, of its emulation, with the policies, limits and
 /// weather of the job. The caller sets hooks (on_step, trace, ...), the checkpoint to resume from
 /// and, on node 0, the checkpoint ring (job_checkpoint.hpp).
 result<session_setup> make_session_setup(const job::job& j, const policy_registry& policies,
-                                         const job_data& data);
+                                         const job_model* model);
 
 /// This process as a node of a job.
 struct job_node {

@@ -17,8 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
+#include <rrfp/base/tensor_buffer.hpp>
 #include <rrfp/recovery_core/recovery_point.hpp>
 
 namespace rrfp::actors {
@@ -27,12 +26,12 @@ namespace rrfp::actors {
 class copy_store {
  public:
   struct copy {
-    at::Tensor bytes;
+    tensor_buffer bytes;
     std::uint64_t xxh64 = 0;
   };
 
   /// Memory for a copy; that of a dropped one, if it fits.
-  at::Tensor make_room(const copy_key& what, std::int64_t bytes);
+  tensor_buffer make_room(const copy_key& what, std::int64_t bytes);
   /// `complete`: as copy_set::put().
   void put(const copy_key& what, copy c, std::uint64_t complete);
   void keep(job_record r);
@@ -50,7 +49,7 @@ class copy_store {
   mutable std::mutex mutex_;
   copy_set set_;
   std::map<copy_key, copy> copies_;  ///< of the set
-  std::map<std::pair<stage_id, rank_id>, at::Tensor> spare_;
+  std::map<std::pair<stage_id, rank_id>, tensor_buffer> spare_;
 };
 
 struct recovery_setup {

@@ -16,18 +16,15 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/accelerator/platform.hpp>
 #include <rrfp/actors/checkpointing.hpp>
 #include <rrfp/actors/job_start.hpp>
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/actors/recovery.hpp>
 #include <rrfp/actors/trace.hpp>
 #include <rrfp/actors/transport.hpp>
-#include <rrfp/compute/batch_source.hpp>
-#include <rrfp/compute/optimizer.hpp>
+#include <rrfp/compute/memory_counts.hpp>
 #include <rrfp/compute/rank_compute.hpp>
 #include <rrfp/compute/rank_group.hpp>
-#include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/job_core/job_core.hpp>
 #include <rrfp/metrics/board.hpp>
@@ -77,7 +74,7 @@ struct stage_summary {
   std::int64_t peak_bytes = 0;  ///< activation memory, measured
   /// The maximum over the ranks' devices, which stages may share; zeroes if devices have no memory
   /// of their own.
-  accelerator::memory_counts device_memory = {};
+  compute::memory_counts device_memory = {};
   double busy_ms = 0;        ///< in tasks, injected delays included
   double blocked_ms = 0;     ///< waiting for sends to be received (blocking_messages)
   double launch_gap_ms = 0;  ///< idle with a ready task: the runtime's own time
@@ -112,7 +109,7 @@ struct run_summary {
 
   std::uint32_t peak_slots() const;
   std::int64_t peak_bytes() const;
-  accelerator::memory_counts device_memory() const;
+  compute::memory_counts device_memory() const;
 };
 
 /// For other nodes of the same version to keep. The stages are details, so they may be empty when
@@ -175,16 +172,16 @@ struct emulated_device {
   double gather_ms = 0;     ///< of an all-gather of picks
 };
 
-/// Devices with memory of their own, for the ranks of this machine.
-struct accelerated_devices {
-  std::shared_ptr<accelerator::platform> platform;
-  /// The numbers of the devices to use; see accelerator/assignment.hpp.
-  std::vector<std::uint32_t> use;
-  /// Sums run in the order of the ranks.
-  bool deterministic = true;
-  /// How ranks sum: with the devices' library (nccl) or in host memory. Nothing: with the library
-  /// if each rank of this process has its own device.
-  std::optional<job::collectives_kind> collectives;
+class rank_devices;
+struct device_request;
+
+/// Where a rank computes.
+struct rank_place {
+  rank_address address;
+  /// The tensor-parallel ranks of its stage; null: it is alone.
+  std::shared_ptr<compute::rank_group> group;
+  /// Null: it computes on the host.
+  const rank_devices* devices = nullptr;
 };
 
 struct session_setup {
@@ -215,22 +212,19 @@ struct session_setup {
   job::train_options train;
   /// Each step is started by session::train() or evaluate(); their number is not limited.
   bool on_request = false;
-  /// See stage_compute_config.
-  bool recompute = false;
-  compute::optimizer_factory make_optimizer;
   /// The learning rate of a step (from 1), in place of that of `train`. May be empty. Called on
   /// node 0.
   std::function<double(std::uint64_t step)> lr;
-  /// Makes a rank's part of a chunk; `group`: the tensor-parallel ranks of its stage, null if
-  /// alone.
-  std::function<result<std::unique_ptr<compute::stage_module>>(
-      virtual_stage_id, std::shared_ptr<compute::rank_group> group)>
-      make_chunk;
-  /// Microbatches are numbered over all replicas: those of replica d begin at d * m.
-  std::shared_ptr<const compute::batch_source> data;
+  /// Makes the compute of a rank of this process, with libtorch: rrfp/actors/torch_model.hpp. Empty
+  /// only with `emulated`.
+  std::function<result<std::shared_ptr<compute::rank_compute>>(const session_setup&,
+                                                               const rank_place&)>
+      make_compute;
+  /// The states of the ranks name the parameters of the model: a checkpoint may have no others.
+  bool names_parameters = false;
 
   /// Evaluations between the training steps: those of `every` steps, and after the last one. Their
-  /// batches are the evaluation steps of `data`, numbered from 0 through the run. Unused with
+  /// batches are the evaluation steps of the data, numbered from 0 through the run. Unused with
   /// on_request.
   std::optional<job_core_options::evaluating> evaluation;
   /// Nothing: no checkpoints. Not with an emulated device.
@@ -251,17 +245,17 @@ struct session_setup {
   }
 
   injected_delays delays;
-  /// Replaces make_chunk and data.
+  /// Replaces make_compute.
   std::optional<emulated_device> emulated;
-  /// Nothing: ranks compute on the host. Not with an emulated device.
-  std::optional<accelerated_devices> accelerated;
+  /// Opens the devices of the ranks of this process; empty: they compute on the host. Not with an
+  /// emulated device.
+  std::function<result<std::shared_ptr<rank_devices>>(const session_setup&, const device_request&)>
+      open_devices;
   /// If no task finishes for this long, the run ends with a hang report. 0: never.
   double hang_timeout_s = 60;
   bool record_transcripts = false;
   /// Wraps or replaces the transport between ranks, which it receives. Empty: not changed.
   std::function<std::unique_ptr<transport>(std::unique_ptr<transport>)> wrap_transport;
-  /// Replaces make_chunk and data: makes the compute of a rank. May be empty.
-  std::function<result<std::shared_ptr<compute::rank_compute>>(rank_address)> make_compute;
   /// Filled during the run; may be null. Must outlive the session.
   trace_recorder* trace = nullptr;
   /// The name of the run in metrics and reports.

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include <rrfp/accelerator/platform.hpp>
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/compute/memory_counts.hpp>
 #include <rrfp/schedule/event.hpp>
 #include <rrfp/schedule/memory.hpp>
 
@@ -32,7 +32,7 @@ struct task_record {
   /// Measured activation memory of the rank at that time, in bytes.
   std::int64_t held_bytes = 0;
   /// Device memory at that time, allocated and reserved; 0 if the device has none of its own.
-  accelerator::memory_counts device_memory = {};
+  compute::memory_counts device_memory = {};
 };
 
 /// An interval in which a stage had nothing to launch.

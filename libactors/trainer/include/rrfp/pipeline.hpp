@@ -83,14 +83,15 @@
 #include <rrfp/actors/trace.hpp>
 #include <rrfp/base/exit_code.hpp>
 #include <rrfp/base/result.hpp>
-#include <rrfp/compute/batch_source.hpp>
-#include <rrfp/compute/optimizer.hpp>
 #include <rrfp/compute/rank_group.hpp>
-#include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/schedule/policy.hpp>
 #include <rrfp/stage.hpp>
+#include <rrfp/torch/batch_source.hpp>
+#include <rrfp/torch/optimizer.hpp>
+#include <rrfp/torch/stage_module.hpp>
+#include <rrfp/torch/tensors.hpp>
 
 namespace rrfp {
 

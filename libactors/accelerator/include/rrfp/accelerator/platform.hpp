@@ -10,7 +10,6 @@
 /// throws inside run() propagate.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -22,9 +21,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <rrfp/base/result.hpp>
+#include <rrfp/compute/memory_counts.hpp>
 #include <rrfp/tp_coord/collective.hpp>
 
 namespace rrfp::accelerator {
+
+using compute::memory_counts;
 
 /// Program and plugin must come from the same build.
 inline constexpr const char* plugin_version = "rrfp-plugin-1";
@@ -47,19 +49,6 @@ struct device_info {
   std::string name;
   std::uint64_t bytes = 0;  ///< memory size
 };
-
-/// Memory of this process on one device, in bytes.
-struct memory_counts {
-  std::int64_t allocated = 0;       ///< in tensors
-  std::int64_t allocated_peak = 0;  ///< maximum since the last lane was opened
-  std::int64_t reserved = 0;        ///< taken from the device: tensors and cached blocks
-};
-
-/// The element-wise maximum.
-inline memory_counts most_of(const memory_counts& a, const memory_counts& b) {
-  return {std::max(a.allocated, b.allocated), std::max(a.allocated_peak, b.allocated_peak),
-          std::max(a.reserved, b.reserved)};
-}
 
 /// One thread at a time may call, except for the functions documented as thread-safe.
 class lane {

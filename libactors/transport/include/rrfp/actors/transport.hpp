@@ -8,8 +8,7 @@
 #include <functional>
 #include <memory>
 
-#include <ATen/core/Tensor.h>
-
+#include <rrfp/base/tensor_buffer.hpp>
 #include <rrfp/transport_core/message_header.hpp>
 
 namespace rrfp::actors {
@@ -17,7 +16,7 @@ namespace rrfp::actors {
 struct message {
   message_header header;
   /// Contiguous. Sender and receiver may share the memory; neither writes to it.
-  at::Tensor tensor;
+  tensor_buffer tensor;
 };
 
 using message_sink = std::function<void(message)>;

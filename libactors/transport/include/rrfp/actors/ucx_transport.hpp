@@ -133,8 +133,8 @@ class ucx_transport final : public transport {
   /// Call it before other nodes send. A large tensor without a checksum is fetched to the tensor
   /// that `allocate` returns on the progress thread; if that is undefined, to options.memory like
   /// all other data. It may return device memory only if takes_cuda().
-  using device_allocator =
-      std::function<at::Tensor(const rank_address& to, at::IntArrayRef shape, at::ScalarType type)>;
+  using device_allocator = std::function<tensor_buffer(const rank_address& to,
+                                                       std::span<const std::int64_t> sizes, dtype)>;
   void fetch_to_devices(device_allocator allocate);
   /// Whether UCX was built to read and write memory of CUDA devices.
   bool takes_cuda() const;

@@ -28,4 +28,10 @@ class compute_error : public std::runtime_error {
   compute_fault fault_;
 };
 
+/// The first line of the message, without the stack trace that libtorch adds.
+inline std::string first_line_of(const std::exception& e) {
+  const std::string text = e.what();
+  return text.substr(0, text.find('\n'));
+}
+
 }  // namespace rrfp::compute

@@ -11,9 +11,8 @@
 #include <stdexcept>
 #include <string>
 
-#include <ATen/core/Tensor.h>
-
 #include <rrfp/base/ids.hpp>
+#include <rrfp/base/tensor_buffer.hpp>
 #include <rrfp/schedule/event.hpp>
 
 namespace rrfp::compute {
@@ -35,10 +34,12 @@ class rank_group {
   virtual std::uint32_t rank() const = 0;
   virtual std::uint32_t size() const = 0;
 
-  /// In place; float32, float64 or int64, of the same shape on every rank. Sums in the order of the
-  /// ranks, so all ranks get the same bits. Throws group_error.
-  virtual void all_reduce_sum(at::Tensor& t) = 0;
-  virtual void all_reduce_max(at::Tensor& t) = 0;
+  /// Whether the buffers must be in the memory of the rank's device; else on the host.
+  virtual bool on_device() const { return false; }
+  /// In place, in contiguous memory; float32, float64 or int64, of the same shape on every rank.
+  /// Sums in the order of the ranks, so all ranks get the same bits. Throws group_error.
+  virtual void all_reduce_sum(const tensor_buffer& b) = 0;
+  virtual void all_reduce_max(const tensor_buffer& b) = 0;
 
   /// Sets the launch to which the following calls belong.
   virtual void set_task(step_id step, const launch& l) = 0;

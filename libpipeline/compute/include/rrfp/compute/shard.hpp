@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
 namespace rrfp::compute {
 
 /// One dimension of the logical parameter is divided into `blocks` equal blocks (three for a fused
@@ -25,12 +23,5 @@ struct shard {
 /// The shard of rank `rank`. `ranks` must divide the size of a block.
 shard even_shard(std::vector<std::int64_t> whole, std::int64_t dimension, std::int64_t blocks,
                  std::uint32_t rank, std::uint32_t ranks);
-
-/// A contiguous copy of the shard `s` of `whole`.
-at::Tensor slice_of(const at::Tensor& whole, const shard& s);
-
-/// Copies the overlap of two shards of one parameter. Returns the number of copied elements.
-std::int64_t copy_overlap(const at::Tensor& from, const shard& from_shard, at::Tensor& to,
-                          const shard& to_shard);
 
 }  // namespace rrfp::compute

@@ -13,9 +13,9 @@
 #include <string_view>
 
 #include <rrfp/base/result.hpp>
-#include <rrfp/compute/batch_source.hpp>
 #include <rrfp/job/byte_level.hpp>
 #include <rrfp/job/options.hpp>
+#include <rrfp/torch/batch_source.hpp>
 
 namespace rrfp::data {
 
@@ -49,16 +49,11 @@ class source : public compute::batch_source {
   virtual std::uint64_t undecoded_samples() const { return 0; }
 };
 
-/// The data key that the job sets, such as "data.jsonl"; the first one if it sets several.
-std::string_view key_of(const job::data_options& data);
-
-/// Opens and checks the data. Errors are one line and name file and line, but not key_of(data).
+/// Opens and checks the data. Errors are one line and name file and line, but not
+/// job::key_of(data).
 result<std::shared_ptr<const source>> open_source(const source_config& config);
 
-/// The fingerprint as text; nodes exchange it to check that they read the same data.
+/// The fingerprint as text.
 std::string fingerprint_text(const source& opened);
-/// `fingerprint_texts` is indexed by node. Error: names the first node whose fingerprint differs
-/// from that of node 0.
-status check_same_data(std::span<const std::string> fingerprint_texts);
 
 }  // namespace rrfp::data

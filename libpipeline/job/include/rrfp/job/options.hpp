@@ -369,4 +369,13 @@ struct run_options {
   std::uint32_t spin_us = 0;
 };
 
+/// The data key that the job sets, such as "data.jsonl"; the first one if it sets several.
+inline std::string_view key_of(const data_options& data) {
+  if (!data.text.empty()) return "data.text";
+  if (!data.jsonl.empty()) return "data.jsonl";
+  if (!data.tokens.empty()) return "data.tokens";
+  if (!data.images.empty()) return "data.images";
+  return data.shapes > 0 ? "data.shapes" : "data.text";
+}
+
 }  // namespace rrfp::job

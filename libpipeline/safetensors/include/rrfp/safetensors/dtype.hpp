@@ -1,4 +1,4 @@
-/// Element types, and descriptions of tensors: name, dtype, shape and byte range.
+/// Names of element types, and descriptions of tensors: name, dtype, shape and byte range.
 #pragma once
 
 #include <cstddef>
@@ -11,28 +11,11 @@
 #include <vector>
 
 #include <rrfp/base/result.hpp>
+#include <rrfp/base/tensor_buffer.hpp>
 
 namespace rrfp::safetensors {
 
-enum class dtype : std::uint8_t {
-  boolean,
-  u8,
-  i8,
-  i16,
-  u16,
-  f16,
-  bf16,
-  i32,
-  u32,
-  f32,
-  f64,
-  i64,
-  u64
-};
-
-/// Bytes per element.
-std::size_t size_of(dtype type);
-/// The name in files: "BOOL", "F32".
+/// The name in files: "BOOL", "F32"; empty: files have no such dtype.
 std::string_view name(dtype type);
 /// Nullopt if the dtype is unknown to the format or to this library.
 std::optional<dtype> dtype_of(std::string_view name);
@@ -48,7 +31,7 @@ using string_map = std::map<std::string, std::string, std::less<>>;
 /// A tensor to write. An empty shape is a scalar; a size of 0 means no elements.
 struct tensor_spec {
   std::string name;
-  dtype type = dtype::f32;
+  dtype type = dtype::float32;
   std::vector<std::int64_t> shape;
 };
 

@@ -1,7 +1,7 @@
 /// Writes a safetensors file tensor by tensor, so only one tensor needs to be in memory. All
 /// tensors are declared first, because the header precedes the data.
 ///
-///   auto w = writer::create("a.safetensors", {{"weight", dtype::f32, {2, 3}}}, {});
+///   auto w = writer::create("a.safetensors", {{"weight", dtype::float32, {2, 3}}}, {});
 ///   for (const auto& t : (*w)->tensors()) (*w)->write(t.name, bytes_of(t.name));
 ///   (*w)->finish();
 #pragma once

@@ -74,7 +74,7 @@ class leader_core {
     std::string description{};
     std::string status{};
     bool said_goodbye = false;
-    bool ends = false;  ///< after its dismissal, which it confirmed
+    bool ends = false;          ///< after its dismissal, which it confirmed
     arriving_bytes arriving{};  ///< for the exchange
   };
 

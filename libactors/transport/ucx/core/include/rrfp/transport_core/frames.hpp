@@ -7,25 +7,12 @@
 #include <cstdint>
 #include <span>
 
+#include <rrfp/base/tensor_buffer.hpp>
 #include <rrfp/transport_core/message_header.hpp>
 
 namespace rrfp::actors::ucx {
 
 inline constexpr std::size_t dims_max = 8;
-
-/// Codes of the wire format; their meaning never changes.
-enum class wire_dtype : std::uint8_t {
-  uint8 = 1,
-  int8 = 2,
-  int16 = 3,
-  int32 = 4,
-  int64 = 5,
-  float16 = 6,
-  bfloat16 = 7,
-  float32 = 8,
-  float64 = 9,
-  boolean = 10,
-};
 
 /// The header of a tensor.
 struct tensor_header {
@@ -35,7 +22,7 @@ struct tensor_header {
   /// Counts the messages of the edge (message.from, message.to) within an epoch, from 0.
   std::uint64_t sequence = 0;
   message_header message;
-  wire_dtype dtype = wire_dtype::float32;
+  dtype type = dtype::float32;
   std::uint8_t dims = 0;
   std::array<std::int64_t, dims_max> shape{};  ///< the first `dims` count, the rest is 0
   std::uint64_t data_bytes = 0;

@@ -1,0 +1,14 @@
+#include "../common/console.hpp"
+#include "commands.hpp"
+#include "framework.hpp"
+
+namespace rrfp::apps {
+
+std::unique_ptr<actors::framework> make_framework() { return actors::make_no_framework(); }
+
+int export_command(const export_options&) {
+  print_error("rrfp-node export: this program was built without libtorch\n");
+  return exit_bad_input;
+}
+
+}  // namespace rrfp::apps

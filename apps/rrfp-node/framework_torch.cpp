@@ -1,0 +1,9 @@
+#include <rrfp/actors/torch_framework.hpp>
+
+#include "framework.hpp"
+
+namespace rrfp::apps {
+
+std::unique_ptr<actors::framework> make_framework() { return actors::make_torch_framework(); }
+
+}  // namespace rrfp::apps

@@ -1,0 +1,16 @@
+/// libtorch as the framework of jobs.
+#pragma once
+
+#include <memory>
+
+#include <rrfp/actors/framework.hpp>
+
+namespace rrfp::actors {
+
+std::unique_ptr<framework> make_torch_framework();
+
+/// Lets the ranks of the session compute on the devices that the job asks for. Error: as
+/// framework::check_device().
+status compute_on_devices_of(const job::job& j, session_setup& setup);
+
+}  // namespace rrfp::actors

@@ -1,0 +1,15 @@
+/// The TCPStore of torchrun's agent.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include <rrfp/actors/framework.hpp>
+
+namespace rrfp::actors {
+
+/// As framework::connect_store().
+result<std::unique_ptr<agent_store>> connect_tcp_store(const launch_place& place,
+                                                       std::chrono::milliseconds limit);
+
+}  // namespace rrfp::actors
