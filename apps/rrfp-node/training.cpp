@@ -34,13 +34,8 @@ status agree_on_data(const checked_run& run, const status& mine, const node_cont
       *context.members, mine ? result<std::string>{own} : mine.failure(),
       [&](const std::vector<std::string>& fingerprints) -> result<std::vector<std::string>> {
         std::vector<std::string> nothing(1);
-        const auto& first = fingerprints.front();
-        for (std::size_t node = 1; node < fingerprints.size(); ++node)
-          if (fingerprints[node] != first)
-            return job::blame(run.options, job::key_of(run.options.data),
-                              fmt::format("node {} read different data than node 0: expected "
-                                          "fingerprint {}, got {}",
-                                          node, first, fingerprints[node]));
+        if (const auto equal = actors::check_same_data(fingerprints); !equal)
+          return job::blame(run.options, job::key_of(run.options.data), equal.message());
         return nothing;
       });
   return same ? success() : status{same.failure()};

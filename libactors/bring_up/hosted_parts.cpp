@@ -224,10 +224,9 @@ status hosted_parts::restore(compute::rank_compute& compute, stage_id stage) {
     return within(fmt::format("{}: stage {}", setup_.resume->folder, stage.value()),
                   restored.failure());
   if (saved_parameters_.empty()) return success();
-  for (const auto& t :
-       compute.snapshot(compute::tied_copies::left_out, compute::snapshot_memory::shared)) {
-    const auto at = std::lower_bound(saved_parameters_.begin(), saved_parameters_.end(), t.name);
-    if (at != saved_parameters_.end() && *at == t.name)
+  for (const auto& name : compute.names()) {
+    const auto at = std::lower_bound(saved_parameters_.begin(), saved_parameters_.end(), name);
+    if (at != saved_parameters_.end() && *at == name)
       is_restored_[static_cast<std::size_t>(at - saved_parameters_.begin())] = has_place;
   }
   return success();

@@ -196,6 +196,16 @@ result<session_setup> make_session_setup(const job::job& j, const policy_registr
   return made;
 }
 
+status check_same_data(std::span<const std::string> fingerprints) {
+  const auto& first = fingerprints.front();
+  for (std::size_t node = 1; node < fingerprints.size(); ++node)
+    if (fingerprints[node] != first)
+      return error{
+          fmt::format("node {} read different data than node 0: expected fingerprint {}, got {}",
+                      node, first, fingerprints[node])};
+  return success();
+}
+
 result<std::unique_ptr<session>> open_session(const job::job& j, session_setup setup,
                                               const job_node& node, std::uint32_t number) {
   std::optional<cluster> in_cluster;

@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include <rrfp/safetensors/dtype.hpp>
+
 namespace rrfp::actors {
 
 namespace {
@@ -14,8 +16,11 @@ element element_of(const tensor_buffer& b) {
     case dtype::float32: return element::float32;
     case dtype::float64: return element::float64;
     case dtype::int64: return element::int64;
-    default: throw compute::group_error("a collective supports float32, float64 and int64 alone");
+    default: break;
   }
+  const auto name = safetensors::name(b.type);
+  throw compute::group_error("a collective supports float32, float64 and int64, not " +
+                             (name.empty() ? "another type" : std::string{name}));
 }
 
 class collective_group final : public compute::rank_group {

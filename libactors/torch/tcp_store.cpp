@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <rrfp/compute/compute_error.hpp>
+
 namespace rrfp::actors {
 
 namespace {
@@ -20,9 +22,7 @@ auto guarded(const std::string& name, F f) -> result<decltype(f())> {
   try {
     return f();
   } catch (const std::exception& e) {
-    const std::string what = e.what();
-    return error{fmt::format("{}: {}", name, what.substr(0, what.find('\n'))),
-                 error_kind::node_lost};
+    return error{fmt::format("{}: {}", name, compute::first_line_of(e)), error_kind::node_lost};
   }
 }
 

@@ -139,21 +139,24 @@ result<std::vector<compute::named_tensor>> pipeline::impl::state_dict() {
   if (is_over()) return failure();
   struct gathered {
     std::mutex turn;
-    std::map<std::pair<std::string, std::int64_t>, compute::named_buffer> by_place;
+    std::map<std::pair<std::string, std::int64_t>, compute::named_tensor> by_place;
   };
   const auto all = std::make_shared<gathered>();
   const auto done = for_each_compute([all](auto& c) {
-    auto mine = c.snapshot(compute::tied_copies::included, compute::snapshot_memory::copied);
+    auto mine = compute::to_tensors(
+        c.snapshot(compute::tied_copies::included, compute::snapshot_memory::shared));
     const std::lock_guard lock{all->turn};
     for (auto& t : mine) {
       const std::pair place{t.name, t.part ? t.part->offset : 0};
+      if (all->by_place.contains(place)) continue;
+      t.value = compute::host_copy_of(t.value);
       all->by_place.emplace(place, std::move(t));
     }
     return success();
   });
   if (!done) return done.failure();
   std::vector<compute::named_tensor> state;
-  for (const auto& [place, t] : all->by_place) state.push_back(compute::to_tensor(t));
+  for (auto& [place, t] : all->by_place) state.push_back(std::move(t));
   return state;
 }
 

@@ -310,14 +310,16 @@ std::vector<named_buffer> stage_compute::snapshot(tied_copies copies,
                                                   snapshot_memory memory) const {
   std::vector<named_buffer> all;
   for (auto& t : snapshot(copies)) {
-    if (memory == snapshot_memory::copied || !t.value.is_cpu() || !t.value.is_contiguous()) {
-      const auto source = std::exchange(t.value, {});
-      t.value = at::empty(source.sizes(), source.options().device(at::kCPU).requires_grad(false),
-                          at::MemoryFormat::Contiguous);
-      t.value.copy_(source);
-    }
+    if (memory == snapshot_memory::copied || !t.value.is_cpu() || !t.value.is_contiguous())
+      t.value = host_copy_of(t.value);
     all.push_back(to_buffer(std::move(t)));
   }
+  return all;
+}
+
+std::vector<std::string> stage_compute::names() const {
+  std::vector<std::string> all;
+  for (auto& t : snapshot()) all.push_back(std::move(t.name));
   return all;
 }
 

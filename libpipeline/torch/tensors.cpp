@@ -75,6 +75,13 @@ at::Tensor to_tensor(const tensor_buffer& b) {
       b.data, b.sizes, [owner = b.owner](void*) {}, options);
 }
 
+at::Tensor host_copy_of(const at::Tensor& t) {
+  auto copy = at::empty(t.sizes(), t.options().device(at::kCPU).requires_grad(false),
+                        at::MemoryFormat::Contiguous);
+  copy.copy_(t);
+  return copy;
+}
+
 named_buffer to_buffer(named_tensor t) {
   return {std::move(t.name), to_buffer(std::move(t.value)), std::move(t.part), std::move(t.stored)};
 }

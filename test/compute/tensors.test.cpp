@@ -25,6 +25,17 @@ TEST_CASE("a tensor that becomes a buffer is the same tensor again") {
   CHECK_FALSE(to_tensor(tensor_buffer{}).defined());
 }
 
+TEST_CASE("a host copy is contiguous, in memory of its own, and needs no gradient") {
+  const auto t = at::arange(6.0).reshape({2, 3}).requires_grad_();
+  for (const auto& tensor : {t, t.t(), t.expand({4, 2, 3})}) {
+    const auto copy = host_copy_of(tensor.detach());
+    CHECK(copy.equal(tensor));
+    CHECK(copy.is_contiguous());
+    CHECK(copy.data_ptr() != tensor.data_ptr());
+    CHECK_FALSE(copy.requires_grad());
+  }
+}
+
 TEST_CASE("a type that buffers do not know stays in its process") {
   const auto b = to_buffer(at::ones({2}, at::kComplexFloat));
   CHECK(b.type == dtype::other);

@@ -73,7 +73,7 @@ class fake_lane final : public lane {
     if (fails) return error{"no memory"};
     return at::empty(shape, type);
   }
-  memory_counts memory() const override { return {1000, 1500, 2000}; }
+  compute::memory_counts memory() const override { return {1000, 1500, 2000}; }
 
   std::size_t recorded() const {
     const std::lock_guard lock{mutex_};

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 
 #include <rrfp/actors/framework.hpp>
 #include <rrfp/actors/membership.hpp>
@@ -25,6 +27,10 @@ result<session_setup> make_setup_without_model(const job::job& j, const policy_r
 /// and, on node 0, the checkpoint ring (job_checkpoint.hpp).
 result<session_setup> make_session_setup(const job::job& j, const policy_registry& policies,
                                          const job_model* model);
+
+/// `fingerprints`: job_model::fingerprint() of each node. Error: names the first node whose
+/// fingerprint differs from that of node 0.
+status check_same_data(std::span<const std::string> fingerprints);
 
 /// This process as a node of a job.
 struct job_node {

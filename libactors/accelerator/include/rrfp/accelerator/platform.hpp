@@ -26,8 +26,6 @@
 
 namespace rrfp::accelerator {
 
-using compute::memory_counts;
-
 /// Program and plugin must come from the same build.
 inline constexpr const char* plugin_version = "rrfp-plugin-1";
 
@@ -81,7 +79,7 @@ class lane {
   virtual result<at::Tensor> copy_in(const at::Tensor& from) = 0;
   /// New claimed memory that no stream uses, into which others write received data.
   virtual result<at::Tensor> make_receive_buffer(at::IntArrayRef shape, at::ScalarType type) = 0;
-  virtual memory_counts memory() const = 0;
+  virtual compute::memory_counts memory() const = 0;
 };
 
 struct collective_options {

@@ -114,6 +114,8 @@ class rank_compute {
                                              snapshot_memory /*memory*/) const {
     return {};
   }
+  /// The names of snapshot(tied_copies::left_out), without the values.
+  virtual std::vector<std::string> names() const { return {}; }
   virtual status restore(std::span<const named_buffer>) { return success(); }
   /// The error that restore() would return.
   virtual status fits(std::span<const named_buffer>) const { return success(); }

@@ -161,6 +161,7 @@ class stage_compute final : public rank_compute {
   /// write them before the next step. Call between steps.
   std::vector<named_tensor> snapshot(tied_copies copies = tied_copies::left_out) const;
   std::vector<named_buffer> snapshot(tied_copies copies, snapshot_memory memory) const override;
+  std::vector<std::string> names() const override;
   /// Copies what this rank needs, copies of tied parameters included, from `state`: the snapshots
   /// of all ranks of all stages, possibly with other numbers of stages and ranks. Other entries are
   /// ignored. Error: a tensor or a part of it is missing, or has another shape or type; nothing is

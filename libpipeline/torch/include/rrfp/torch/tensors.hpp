@@ -24,6 +24,9 @@ tensor_buffer to_buffer(at::Tensor t);
 /// of another framework must be on the host and contiguous.
 at::Tensor to_tensor(const tensor_buffer& b);
 
+/// A contiguous copy in host memory.
+at::Tensor host_copy_of(const at::Tensor& t);
+
 /// A tensor of a checkpoint.
 struct named_tensor {
   std::string name;
