@@ -168,13 +168,15 @@ def from_transformers(model, stages, costs=None):
         anatomy = _probe(model, ids)
         parts = _cut(model, anatomy, stages, costs)
         _check_shares_nothing(parts)
+        # Two microbatches, of which the second runs in a part before the first runs in the next one: what layers
+        # leave for others beside the hidden state does not stay.
+        microbatches = ids.split(1)
         with torch.no_grad(), _failures():
-            logits = _logits_of(model(input_ids=ids, use_cache=False))
-        hidden = ids
+            logits = [_logits_of(model(input_ids=mb, use_cache=False)) for mb in microbatches]
         with torch.no_grad(), _failures("the forward of a part"):
             for part in parts:
-                hidden = part.eval()(hidden)
-        if not torch.equal(hidden, logits):
+                microbatches = [part.eval()(hidden).clone() for hidden in microbatches]
+        if not all(map(torch.equal, microbatches, logits)):
             raise _Refused("its parts do not give the logits of the whole model")
     return parts
 
