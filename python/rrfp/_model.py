@@ -201,7 +201,7 @@ class Part:
         buffers = self.buffers
         buffers.begin(self.model.batches, training)
         before = None if self.forwards_in_order else buffers.marks()
-        with self.model.turn(), self.model.casting(device):
+        with self.model.turn(), self.model.casting(device), _recomputation.watched(buffers):
             output = self.module(*args, **kwargs)
         self.check_buffers(before)
         if not self.is_last:
@@ -213,7 +213,6 @@ class Part:
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
             raise TypeError(f"loss_fn: expected a scalar tensor, got {text_of(loss)}")
         return loss
-
 
     def check_buffers(self, before):
         """Refuses changes of buffers whose values would be those of another order, or that a checkpoint lacks."""

@@ -1,6 +1,6 @@
 """What the runtime must know of parts that compute values anew in backward, as torch.utils.checkpoint does.
 
-Replaces two functions of torch by ones that do the same and, first, take a turn or a note.
+Replaces functions of torch by ones that do the same and take a turn, a note or a look at the buffers.
 """
 
 import contextlib
@@ -8,12 +8,14 @@ import functools
 import threading
 
 import torch
+import torch.utils.checkpoint
 
 from . import _rrfp
 
 _thread = threading.local()
 _fork_rng = torch.random.fork_rng
 _enter_hooks = torch.autograd.graph.saved_tensors_hooks.__enter__
+_exit_hooks = torch.autograd.graph.saved_tensors_hooks.__exit__
 
 
 @functools.wraps(_fork_rng)
@@ -27,11 +29,26 @@ def _fork_rng_in_turn(*args, **kwargs):
 @functools.wraps(_enter_hooks)
 def _enter_watched_hooks(self):
     _thread.has_hooks = True
+    buffers = getattr(_thread, "buffers", None)
+    if buffers is not None and type(self).__module__ == torch.utils.checkpoint.__name__:
+        self.rrfp_marks = buffers.marks()
     return _enter_hooks(self)
+
+
+@functools.wraps(_exit_hooks)
+def _exit_watched_hooks(self, kind, *error):
+    _exit_hooks(self, kind, *error)
+    name = _thread.buffers.changed(self.rrfp_marks) if kind is None and hasattr(self, "rrfp_marks") else None
+    if name is not None:
+        raise RuntimeError(
+            f"forward changes the buffer '{name}' under torch.utils.checkpoint, which would change it again in "
+            "backward: expected it outside of the checkpoint"
+        )
 
 
 torch.random.fork_rng = _fork_rng_in_turn
 torch.autograd.graph.saved_tensors_hooks.__enter__ = _enter_watched_hooks
+torch.autograd.graph.saved_tensors_hooks.__exit__ = _exit_watched_hooks
 
 
 def with_hooks(function, *args):
@@ -39,3 +56,13 @@ def with_hooks(function, *args):
     _thread.has_hooks = False
     result = function(*args)
     return result, _thread.has_hooks
+
+
+@contextlib.contextmanager
+def watched(buffers):
+    """Refuses a checkpoint that changes any of `buffers` meanwhile."""
+    _thread.buffers = buffers
+    try:
+        yield
+    finally:
+        _thread.buffers = None

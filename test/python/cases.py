@@ -8,7 +8,7 @@ import torch
 import test_transformers as hugging_face
 from kinds import KINDS
 from models import HALF, adam, mlp, rows, rows_with_overflow, train_in_half, train_plainly, twin
-from test_gradients import Branches
+from test_gradients import Branches, Experts
 from test_pages import blocks
 from torch import nn
 
@@ -137,6 +137,14 @@ class UnusedInReplicas(Replicas):
         return [Branches(), Branches()]
 
 
+class ExpertsInReplicas(Replicas):
+    """One expert gets no token, others few, so in some steps from one replica alone."""
+
+    def parts(self):
+        torch.manual_seed(1)
+        return [Experts(), Experts()]
+
+
 Divided = from_the_page("Divided")
 
 
@@ -220,6 +228,7 @@ CASES = {
     **{name: OfTransformers(name) for name in ("llama", "qwen3", "gpt2")},
     "replicas": Replicas(),
     "parameters that replicas do not use": UnusedInReplicas(),
+    "experts in replicas": ExpertsInReplicas(),
     "tensor-parallel ranks": Ranks(),
     "parameters that ranks do not use": UnusedOnRanks(),
 }

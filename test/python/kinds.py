@@ -127,6 +127,29 @@ class Normed(nn.Module):
         return functional.relu(self.norm(self.convolution(x)))
 
 
+class Routed(nn.Module):
+    """Sends each row to one of its experts, and passes the sum of the router losses on."""
+
+    def __init__(self, index, count):
+        super().__init__()
+        self.router = nn.Linear(16, 4)
+        self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x, auxiliary=0.0):
+        shares = self.router(x).softmax(-1)
+        chosen = shares.argmax(-1)
+        y = x
+        for i in chosen.unique().tolist():
+            at = (chosen == i).nonzero().flatten()
+            y = y.index_add(0, at, self.experts[i](x[at]) * shares[at, i, None])
+        balance = (shares.mean(0) * functional.one_hot(chosen, 4).float().mean(0)).sum()
+        return y, auxiliary + balance
+
+
+def loss_with_auxiliary(output, target):
+    return functional.mse_loss(output[0], target) + 0.1 * output[1]
+
+
 def ids(generator, length=9):
     return torch.randint(0, 30, (12, length), generator=generator)
 
@@ -185,6 +208,7 @@ KINDS = {
     "LoRA": Kind(Lora, of_rows, functional.mse_loss),
     "dropout and tied weights": Kind(Tied, of_tokens, token_loss, tie, add_tied_gradients),
     "batch norm": Kind(Normed, of_pictures, functional.mse_loss),
+    "experts with router losses": Kind(Routed, of_rows, loss_with_auxiliary),
 }
 
 

@@ -98,8 +98,11 @@ def test_arguments_with_other_rows_are_refused():
         for wrong in (torch.ones(6, 1), {"a": torch.ones(6)}):
             with pytest.raises(ValueError, match="^argument 'mask': expected 8 rows, as the other arguments .* got 6"):
                 pipe.step(x, target=y, mask=wrong)
-        with pytest.raises(ValueError, match="^target: expected 8 rows, as the arguments have, got 6"):
-            pipe.step(x, target=y[:6])
+        with pytest.raises(ValueError, match="^argument 1: expected 8 rows, as the other arguments .* got 6"):
+            pipe.step(x, torch.ones(6, 1), target=y)
+        for inputs, target in ((8, 6), (6, 8)):
+            with pytest.raises(ValueError, match=f"^target: expected {inputs} rows, as the arguments have, got {target}"):
+                pipe.step(x[:inputs], target=y[:target])
         assert pipe.steps == 0
         pipe.step(x, target=y, mask=torch.ones(8, 1))
     with rrfp.Pipeline(

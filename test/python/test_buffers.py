@@ -4,6 +4,7 @@ import pytest
 import rrfp
 import torch
 from models import adam, equal, mlp, rows, train_plainly
+from torch.utils.checkpoint import checkpoint
 
 N = 6
 mse = torch.nn.functional.mse_loss
@@ -118,6 +119,52 @@ def test_a_buffer_that_a_checkpoint_could_not_restore_is_refused():
     with pytest.raises(rrfp.Error, match="forward registers or removes the buffer 'another'"):
         pipe.step(x, target=y)
     pipe.close()
+
+
+@pytest.mark.parametrize("is_declared", [False, True])
+@pytest.mark.parametrize("change", [assign, register, assign_data, change_data, change_array])
+def test_a_change_in_a_recomputed_part_is_refused(change, is_declared):
+    part = Average(change, **({"forwards_in_order": True} if is_declared else {}))
+    words = "forward changes buffers, so it may run only once" if is_declared else "forward changes the buffer 'average'"
+    with pytest.raises(rrfp.Error, match=f"stage 0.*{words}"):
+        losses_of(open_pipeline([part, *mlp(1)], **{"pipeline.recompute": True}), [rows(1)])
+
+
+class Checkpointed(torch.nn.Module):
+    forwards_in_order = True
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize(
+    ("inner", "name"),
+    [
+        (lambda: torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16)), "1.num_batches_tracked"),
+        (lambda: Average(assign), "average"),
+        (lambda: Average(assign_data), "average"),
+    ],
+)
+def test_a_change_under_a_checkpoint_is_refused(inner, name):
+    pipe = open_pipeline([*mlp(1), Checkpointed(inner())])
+    with pytest.raises(rrfp.Error, match=f"stage 1, F0 .*changes the buffer 'inner.{name}' under torch.utils.checkpoint"):
+        losses_of(pipe, [rows(1)])
+
+
+def test_a_buffer_that_changes_beside_a_checkpoint_is_that_of_a_plain_loop():
+    def parts():
+        torch.manual_seed(3)
+        return [torch.nn.Sequential(Checkpointed(mlp(1)[0]), torch.nn.BatchNorm1d(16)) for _ in range(2)]
+
+    made, plain, batches = parts(), parts(), [rows(step) for step in range(2)]
+    expected = train_plainly(plain, mse, batches, N)
+    with open_pipeline(made) as pipe:
+        assert losses_of(pipe, batches) == expected
+    assert equal(made, plain)
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])

@@ -1,10 +1,12 @@
 """Gradients that do not exist, are computed anew in backward, or have hooks: as in a plain loop, to the last bit."""
 
+import contextlib
 import functools
 
 import pytest
 import rrfp
 import torch
+from kinds import Routed
 from models import adam, equal, rows, train_plainly, twin
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
@@ -66,6 +68,17 @@ class Constant(nn.Module):
         return self.layer(torch.ones_like(x))
 
 
+class Experts(Routed):
+    """The last one never gets a token."""
+
+    def __init__(self):
+        super().__init__(0, 1)
+        nn.init.constant_(self.router.bias[3], -100.0)
+
+    def forward(self, x):
+        return super().forward(x)[0]
+
+
 MODELS = {
     "one part": lambda: [Branches()],
     "two parts": lambda: [Branches(), Branches()],
@@ -83,15 +96,29 @@ def train(parts, batches, settings, n=4, optimizer=adam, **options):
     return [[loss.item() for loss in step] for step in losses]
 
 
-def check(begin, batches=None, ways=WAYS, optimizer=adam, n=4):
+def check(begin, batches=None, ways=WAYS, optimizer=adam, n=4, autocast=None):
+    """Returns the trained parts."""
     batches = batches or [rows(step) for step in range(3)]
     plain = twin(begin)
-    around = lambda step, mb, stage: rrfp.keyed_generator(4, step, mb, stage)
-    expected = train_plainly(plain, loss_fn, batches, n, optimizer=optimizer, around=around)
+
+    def casting():
+        return torch.autocast("cpu", autocast, enabled=autocast is not None)
+
+    @contextlib.contextmanager
+    def around(step, mb, stage):
+        with rrfp.keyed_generator(4, step, mb, stage), casting():
+            yield
+
+    def loss(output, target):
+        with casting():
+            return loss_fn(output, target)
+
+    expected = train_plainly(plain, loss, batches, n, optimizer=optimizer, around=around)
     for way, settings in ways.items():
         parts = twin(begin)
-        assert train(parts, batches, settings, n, optimizer) == expected, way
+        assert train(parts, batches, settings, n, optimizer, autocast=autocast) == expected, way
         assert equal(parts, plain), way
+    return plain
 
 
 @pytest.mark.parametrize("optimizer", [adam, sgd])
@@ -99,6 +126,17 @@ def check(begin, batches=None, ways=WAYS, optimizer=adam, n=4):
 def test_a_parameter_without_a_gradient_stays(model, optimizer):
     torch.manual_seed(1)
     check(MODELS[model](), optimizer=optimizer)
+
+
+@pytest.mark.parametrize("optimizer", [adam, sgd])
+@pytest.mark.parametrize("way", WAYS)
+def test_experts_without_tokens_stay(way, optimizer):
+    torch.manual_seed(1)
+    begin = [Experts(), Experts()]
+    parts = check(begin, ways={way: WAYS[way]}, optimizer=optimizer)
+    for part, before in zip(parts, begin):
+        stays = [equal([a], [b]) for a, b in zip(part.experts, before.experts)]
+        assert stays == [False, False, False, True]
 
 
 def test_a_gradient_in_any_step_of_an_accumulation_counts(tmp_path):
@@ -203,6 +241,13 @@ def test_checkpoints_with_dropout_beside_other_parts(options):
         check(parts, [rows(step, 64) for step in range(3)], n=8)
         assert torch.equal(torch.get_rng_state(), state)
     torch.set_rng_state(before)
+
+
+@pytest.mark.parametrize("autocast", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", [{}, WHOLE, SELECTIVE], ids=["none", "whole", "selective"])
+def test_recomputed_dropout_in_half_precision(options, autocast):
+    torch.manual_seed(3)
+    check([Dropping(**options) for _ in range(3)], autocast=autocast)
 
 
 def test_a_reentrant_checkpoint_is_refused():

@@ -5,10 +5,14 @@ import copy
 import pytest
 import rrfp
 import torch
-from models import adam, train_plainly
+from kinds import Splitting
+from models import adam, equal, train_plainly
+from test_gradients import WAYS
 
 transformers = pytest.importorskip("transformers")
-from safetensors.torch import save_file  # noqa: E402
+from families import model_of  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer  # noqa: E402
 
 SMALL = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
 ROPE = {**SMALL, "intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8}
@@ -73,6 +77,23 @@ def test_training_equals_that_of_the_whole_model(name):
         assert train(parts, {"jitter.compute": "lognormal", "jitter.compute_sigma": 0.5}) == expected
         for (name, a), b in zip(trained.named_parameters(), plain.parameters()):
             assert torch.equal(a, b), name
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["phi", "starcoder2"])
+def test_the_dropout_of_the_embedding_happens_once(kind, stages):
+    torch.manual_seed(1)
+    dropout = {"phi": "embd_pdrop", "starcoder2": "embedding_dropout"}[kind]
+    config = transformers.AutoConfig.for_model(
+        kind, **SMALL, **{dropout: 0.3}, intermediate_size=48, pad_token_id=0, eos_token_id=1, tie_word_embeddings=False
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    plain = copy.deepcopy(model)
+    expected = train_plainly(
+        [Logits(plain)], loss_fn, [(ids_of(s), ids_of(s)) for s in range(2)], 4, around=lambda *at: rrfp.keyed_generator(1, *at)
+    )
+    assert train(rrfp.from_transformers(model, stages)) == expected
+    assert equal([model], [plain])
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -160,6 +181,39 @@ def test_loading_tied_and_prefixed_weights(tmp_path):
     assert train(parts) == train(rrfp.from_transformers(model, 2))
 
 
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("scale", [1, 2])
+def test_a_head_beside_the_tied_embedding_is_loaded_as_transformers_does(tmp_path, scale, stages):
+    model = make("llama", tie_word_embeddings=True)
+    model.save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    head = scale * model.get_input_embeddings().weight.detach()
+    save_file({**state, "lm_head.weight": head}, tmp_path / "model.safetensors", {"format": "pt"})
+    expected = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
+    assert torch.equal(expected["lm_head.weight"], head)
+    parts = [part.load() for part in rrfp.from_pretrained(tmp_path, stages)]
+    for part in parts:
+        for name, value in part.state_dict(keep_vars=True).items():
+            assert torch.equal(value, expected[name.removeprefix("model.")]), name
+    train(parts)
+    first, last = parts[0].model.get_input_embeddings(), parts[-1].model.lm_head
+    assert torch.equal(first.weight, last.weight) == (scale == 1)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "deepseek_v3"])
+def test_weights_that_transformers_renames_are_loaded(tmp_path, family):
+    model = model_of(family)
+    model.save_pretrained(tmp_path)
+    assert load_file(tmp_path / "model.safetensors").keys() != model.state_dict().keys()
+    plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    expected = train_plainly([Logits(plain)], loss_fn, [(ids_of(s), ids_of(s)) for s in range(2)], 4)
+    parts = [part.load() for part in rrfp.from_pretrained(tmp_path, 2)]
+    assert train(parts) == expected
+    for part in parts:
+        for name, value in part.named_parameters():
+            assert torch.equal(value, plain.get_parameter(part.name_of_parameter(name))), name
+
+
 def test_errors_of_loading(tmp_path):
     model = make("llama")
     model.config.save_pretrained(tmp_path)
@@ -209,6 +263,87 @@ def test_router_losses_are_refused():
     model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**ROPE, **experts))
     with pytest.raises(TypeError, match="mixtral .* cannot be cut: it adds a router loss"):
         rrfp.from_transformers(model, 2)
+
+
+PLACES = {
+    "the hidden state": lambda layer, hidden: hidden,
+    "the configuration": lambda layer, hidden: layer.self_attn.config,
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_state_that_layers_pass_on_in_an_attribute_is_refused(place):
+    class Leaving(LlamaDecoderLayer):
+        def forward(self, hidden, **kwargs):
+            before = vars(PLACES[place](self, hidden)).get("left", 0) if self.self_attn.layer_idx else 0
+            output = super().forward(hidden, **kwargs) + before
+            PLACES[place](self, output).left = output.detach()
+            return output
+
+    model = make("llama")
+    for layer in model.model.layers:
+        layer.__class__ = Leaving
+    with pytest.raises(TypeError, match="llama .* cannot be cut: its parts do not give the logits of the whole model"):
+        rrfp.from_transformers(model, 2)
+
+
+class Seeing(torch.nn.Module):
+    """The images and the words of LLaVA, as embeddings."""
+
+    def __init__(self, model, words):
+        super().__init__()
+        self.model, self.words = model, words
+
+    def forward(self, ids, pixels):
+        images = torch.cat(self.model.get_image_features(pixels, return_dict=True).pooler_output)
+        return self.words(ids).masked_scatter((ids == self.model.config.image_token_id).unsqueeze(-1), images)
+
+
+class Speaking(torch.nn.Module):
+    def __init__(self, model, head):
+        super().__init__()
+        self.model, self.head = model, head
+
+    def forward(self, embeddings):
+        return self.head(self.model(inputs_embeds=embeddings, use_cache=False).last_hidden_state)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_layer_of_clip_that_llava_does_not_use_stays(way):
+    class Whole(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids, pixels):
+            return self.model(input_ids=ids, pixel_values=pixels, use_cache=False).logits
+
+    torch.manual_seed(1)
+    tower = {**SMALL, "num_hidden_layers": 3, "intermediate_size": 48, "image_size": 16, "patch_size": 8}
+    model = transformers.LlavaForConditionalGeneration(
+        transformers.LlavaConfig(
+            vision_config=transformers.CLIPVisionConfig(**tower),
+            text_config=transformers.LlamaConfig(**ROPE),
+            image_token_index=96,
+            image_seq_length=4,
+        )
+    )
+    ids = ids_of(0) % 96
+    ids[:, :4] = 96
+    inputs = ids, torch.randn(8, 3, 16, 16)
+    plain = Whole(copy.deepcopy(model))
+    expected = train_plainly([plain], loss_fn, [(Splitting(inputs), ids)] * 2, 4)
+    language = model.model.language_model
+    parts = [Seeing(model.model, language.embed_tokens), Speaking(language, model.lm_head)]
+    language.embed_tokens = model.model.language_model = torch.nn.Identity()
+    unused = model.model.vision_tower.encoder.layers[-1]
+    before, losses = copy.deepcopy(unused), []
+    with rrfp.Pipeline(parts, loss_fn, 4, optimizer=adam, settings=WAYS[way]) as pipe:
+        for _ in range(2):
+            losses.append([])
+            pipe.step(*inputs, target=ids, losses=losses[-1])
+    assert [[loss.item() for loss in step] for step in losses] == expected
+    assert equal([unused], [before])
 
 
 def test_what_cannot_be_cut_is_refused():
