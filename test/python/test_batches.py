@@ -5,7 +5,9 @@ import collections
 import pytest
 import rrfp
 import torch
-from models import adam, mlp, rows
+from kinds import KINDS
+from models import adam, mlp, rows, twin
+from test_buffers import last_first
 from torch.distributed.pipelining.microbatch import TensorChunkSpec, sum_reducer
 
 N = 4
@@ -63,6 +65,23 @@ def test_outputs_of_rows_are_merged_and_others_are_lists():
     assert got[0].rows.shape == (8, 16) and len(got[0].loss) == N
     assert got[1:4] == ("same", None, 3)
     assert got[4].shape == (8 * 16,)
+
+
+@pytest.mark.parametrize("policy", ["bf", "zb_h1", "auto", last_first])
+def test_losses_that_travel_with_the_rows_are_listed_in_the_order_of_the_microbatches(policy):
+    kind = KINDS["experts with router losses"]
+    ((x,), y), *_ = kind.batches()
+    parts = kind.make(3)
+    expected = []
+    for value in x.tensor_split(N):
+        value = (value,)
+        for part in twin(parts):
+            value = part(*value)
+        expected.append(value[1].item())
+    with rrfp.Pipeline(parts, kind.loss_fn, N, optimizer=adam, policy=policy) as pipe:
+        outputs, auxiliary = pipe.step(x, target=y)
+        assert outputs.shape == y.shape
+        assert [loss.item() for loss in auxiliary] == expected
 
 
 def test_specs_say_how_outputs_are_merged():
