@@ -288,13 +288,18 @@ def test_another_pipeline_in_a_forward_or_a_loss_is_refused_at_once():
             inner.step(x, target=y)
 
 
+@pytest.mark.parametrize("place", ["part", "loss"])
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_an_exception_that_ends_a_program_is_raised_itself(kind):
+def test_an_exception_that_ends_a_program_is_raised_itself(kind, place):
+    class Raising(torch.nn.Linear):
+        def forward(self, x):
+            raise kind("enough")
+
     def raising(output, target):
         raise kind("enough")
 
     with pytest.raises(kind, match="enough") as raised:
-        step(mlp(2), raising)
+        step([*mlp(1), Raising(16, 16)]) if place == "part" else step(mlp(2), raising)
     assert isinstance(raised.value.__cause__, rrfp.Error)
 
 
