@@ -256,6 +256,12 @@ def test_changes_of_the_configuration_after_the_cut_reach_all_parts():
     ours, changed = (parts[1](parts[0](ids)) for ids in (ids_of(1), other))
     assert torch.equal(ours[:, :-1], changed[:, :-1])  # nothing attends to the future
     assert torch.equal(ours, model(ids_of(1), use_cache=False).logits)
+    model = make("gemma3")
+    parts = rrfp.from_transformers(model, 2)
+    before = parts[1](parts[0](ids_of(1)))
+    model.config.final_logit_softcapping = 0.01
+    ours = parts[1](parts[0](ids_of(1)))
+    assert torch.equal(ours, model(ids_of(1), use_cache=False).logits) and not torch.equal(ours, before)
 
 
 def test_router_losses_are_refused():
@@ -263,6 +269,11 @@ def test_router_losses_are_refused():
     model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**ROPE, **experts))
     with pytest.raises(TypeError, match="mixtral .* cannot be cut: it adds a router loss"):
         rrfp.from_transformers(model, 2)
+    model.config.output_router_logits = False
+    part = rrfp.from_transformers(model, 2)[0]
+    model.config.output_router_logits = True
+    with pytest.raises(TypeError, match="mixtral .* cannot be cut: it adds a router loss"):
+        part(ids_of(1))
 
 
 PLACES = {
