@@ -115,7 +115,10 @@ TEST_CASE("memory that a stream has claimed is not reused before the stream has 
   const auto* const memory = t.const_data_ptr();
   at::Tensor seen;
   reader->claim(t);
-  reader->run(stream::compute, [&] { seen = at::zeros_like(t); });
+  // The first launch of a kernel loads it, which may wait for the device.
+  reader->run(stream::compute, [&] { seen = at::zeros_like(t).add_(t).zero_(); });
+  REQUIRE(reader->delay(1ns));
+  finish(*reader, stream::compute);
   REQUIRE(reader->delay(100ms));
   reader->run(stream::compute, [&] { seen.add_(t); });
   t.reset();

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <sstream>
 
+#include <ucs/config/global_opts.h>
+
 #include "wire_format.hpp"
 
 namespace rrfp::actors::ucx {
@@ -46,6 +48,13 @@ bool may_share_memory(const std::string& tls) {
   return false;
 }
 
+/// Makes UCX ask CUDA whose memory an address is. Its cache takes memory for the host's that was
+/// allocated before the first worker was opened, as a framework's allocator does, and UCX from 1.14
+/// on then reads it as such, whatever memory type a request names.
+void ask_for_memory_types() {
+  if (!environment_has({"UCX_MEMTYPE_CACHE"})) ucs_global_opts_set_value("MEMTYPE_CACHE", "n");
+}
+
 /// The environment overrides the options.
 void configure(ucp_config_t* config, const worker_options& options) {
   const char* const chosen = std::getenv("UCX_TLS");
@@ -73,6 +82,7 @@ std::string said(ucs_status_t code) {
 error ucx_error(const std::string& what, ucs_status_t code) { return {what + ": " + said(code)}; }
 
 result<worker> worker::open(const worker_options& options) {
+  ask_for_memory_types();
   ucp_config_t* config = nullptr;
   if (const auto s = ucp_config_read(nullptr, nullptr, &config); s != UCS_OK)
     return ucx_error("reading UCX's settings from the environment", s);
