@@ -291,7 +291,7 @@ launches run(const scenario& wanted, std::uint32_t ranks, std::chrono::microseco
   s.limits.assign(wanted.stages, memory_limit{});
   const auto set = policies::registry().make("bf", s.shape);
   if (!set) throw std::runtime_error(set.message());
-  s.strategies = {{[set = *set](stage_id stage) { return set->make(stage); }}};
+  s.rule = {[set = *set](stage_id stage) { return set->make(stage); }};
   s.train.steps = steps + 1;
   torch_model model;
   model.make_chunk = [](virtual_stage_id vs, const std::shared_ptr<compute::rank_group>&) {

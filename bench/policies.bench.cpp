@@ -17,12 +17,12 @@
 ///   16 x 64      multimodal with 16 stages, 64 microbatches, messages of .3 F, sigma .3; 20 seeds
 ///
 /// The figures are geometric means over the cells of the time of a step under asynchronous 1F1B in
-/// order, divided by the time with the policy; and of bfw's time divided by that with bfw_plus or
-/// auto, with two 1 % quantiles, one over the cells and one over the settings (the means over the
-/// seeds), and for the cells with 8 stages or more. `auto` admits small, large, small microbatches;
-/// `early` is auto with 2p early forwards. The bound ignores memory.
+/// order, divided by the time with the policy; and of bfw's time divided by that with bfw_plus,
+/// with two 1 % quantiles, one over the cells and one over the settings (the means over the seeds),
+/// and for the cells with 8 stages or more. `early` is bfw_plus with 2p early forwards, `sorted`
+/// the same with small, large, small microbatches. The bound ignores memory.
 ///
-/// The rows `no jitter` give the worst ratio of the best schedule in order over auto, those of
+/// The rows `no jitter` give the worst ratio of the best schedule in order over bfw_plus, those of
 /// `parts` what each part of bfw_plus gains over bfw.
 ///
 /// The rows `v` compare the placement v with a linear one under bfw: balanced stages, messages of
@@ -43,7 +43,8 @@
 #include <rrfp/base/statistics.hpp>
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/schedule/admission.hpp>
-#include <rrfp/simulate/planner.hpp>
+#include <rrfp/schedule/sequence.hpp>
+#include <rrfp/simulate/simulator.hpp>
 #include <rrfp/weather/keyed_random.hpp>
 
 namespace {
@@ -194,28 +195,16 @@ policy_factory maker_of(std::string_view policy, const pipeline_shape& shape) {
 }
 
 /// The step of the cell.
-simulate::step_report step_of(const cell& c, const slot_limit& limit, strategy way) {
+simulate::step_report step_of(const cell& c, const slot_limit& limit, dispatch_rule rule,
+                              admission order = admission::loaded) {
   auto plan = plan_of(c, limit);
-  plan.strategies = {std::move(way)};
-  return value_or_exit(simulate::run(plan, cell_costs{c})).steps.back();
+  plan.rule = std::move(rule);
+  return value_or_exit(simulate::run(plan, cell_costs{c, order})).steps.back();
 }
 
 simulate::step_report step_with(const cell& c, const slot_limit& limit, std::string_view policy,
-                                dispatch_mode mode, std::uint32_t window = 0) {
-  return step_of(c, limit, {maker_of(policy, c.shape), mode, window});
-}
-
-/// With policy auto; the planner has measured the step before.
-simulate::step_report chosen_step(const cell& c, const slot_limit& limit,
-                                  std::uint32_t early_forwards = 0,
-                                  admission order = admission::small_large_small) {
-  auto plan = plan_of(c, limit);
-  const auto set = value_or_exit(policies::registry().make("auto", c.shape));
-  for (const auto& way : set->candidates())
-    if (simulate::keeps_limits(plan, way)) plan.strategies.push_back(way);
-  add_early_forwards(plan.strategies, early_forwards, c.shape.stages);
-  const auto expected = std::make_shared<cell_costs>(c, order, false);
-  return value_or_exit(simulate::run_planned(plan, cell_costs{c, order}, expected)).steps.back();
+                                dispatch_mode mode) {
+  return step_of(c, limit, {maker_of(policy, c.shape), mode});
 }
 
 /// Natural logarithms of ratios.
@@ -257,33 +246,30 @@ class ratios_by_setting {
 };
 
 void measure(std::string_view name, const std::vector<cell>& cells, const slot_limit& limit) {
-  ratios bfw_gain, plus_gain, auto_gain, early_gain, bound_gain;
-  ratios plus_over_bfw, deep_plus_over_bfw, auto_over_bfw;
-  ratios_by_setting plus_by_setting, auto_by_setting;
+  ratios bfw_gain, plus_gain, early_gain, sorted_gain, bound_gain;
+  ratios plus_over_bfw, deep_plus_over_bfw;
+  ratios_by_setting plus_by_setting;
   for (const auto& c : cells) {
     const auto in_order = step_with(c, limit, "one_f_one_b", dispatch_mode::in_order);
     const auto bfw = step_with(c, limit, "bfw", dispatch_mode::ready);
     const auto plus = step_with(c, limit, "bfw_plus", dispatch_mode::ready);
-    const auto chosen = chosen_step(c, limit);
-    const auto early = chosen_step(c, limit, 2 * c.shape.stages);
+    const dispatch_rule early{.make_policy = maker_of("bfw_plus", c.shape),
+                              .early_forwards = 2 * c.shape.stages};
     bfw_gain.add(in_order.makespan, bfw.makespan);
     plus_gain.add(in_order.makespan, plus.makespan);
-    auto_gain.add(in_order.makespan, chosen.makespan);
-    early_gain.add(in_order.makespan, early.makespan);
+    early_gain.add(in_order.makespan, step_of(c, limit, early).makespan);
+    sorted_gain.add(in_order.makespan,
+                    step_of(c, limit, early, admission::small_large_small).makespan);
     bound_gain.add(in_order.makespan, bfw.lower_bound);
     plus_over_bfw.add(bfw.makespan, plus.makespan);
     plus_by_setting.add(c, bfw.makespan, plus.makespan);
-    auto_by_setting.add(c, bfw.makespan, chosen.makespan);
     if (c.shape.stages >= 8) deep_plus_over_bfw.add(bfw.makespan, plus.makespan);
-    auto_over_bfw.add(bfw.makespan, chosen.makespan);
   }
   std::printf("%-11.*s %-5.*s", static_cast<int>(name.size()), name.data(),
               static_cast<int>(limit.name.size()), limit.name.data());
-  for (const auto gain :
-       {bfw_gain.mean(), plus_gain.mean(), auto_gain.mean(), early_gain.mean(), bound_gain.mean(),
-        plus_over_bfw.mean(), plus_over_bfw.quantile(0.01), plus_by_setting.quantile(0.01),
-        deep_plus_over_bfw.mean(), auto_over_bfw.mean(), auto_over_bfw.quantile(0.01),
-        auto_by_setting.quantile(0.01)})
+  for (const auto gain : {bfw_gain.mean(), plus_gain.mean(), early_gain.mean(), sorted_gain.mean(),
+                          bound_gain.mean(), plus_over_bfw.mean(), plus_over_bfw.quantile(0.01),
+                          plus_by_setting.quantile(0.01), deep_plus_over_bfw.mean()})
     std::printf(" %8.3f", gain);
   std::printf("\n");
   std::fflush(stdout);
@@ -342,22 +328,27 @@ void measure_parts(const slot_limit& limit) {
 }
 
 void measure_v(const slot_limit& limit) {
-  ratios in_order, window, ready, chosen;
+  ratios in_order, ready;
   for (auto c : cells_of(workload::balanced)) {
     if (c.link_mean != 0.1 || c.compute_sigma == 0) continue;
     const auto linear = step_with(c, limit, "bfw", dispatch_mode::ready).makespan;
     c.shape.chunks = 2;
     c.shape.layout = placement::v;
     in_order.add(linear, step_with(c, limit, "zb_v", dispatch_mode::in_order).makespan);
-    window.add(linear, step_with(c, limit, "zb_v", dispatch_mode::ready, 10).makespan);
     ready.add(linear, step_with(c, limit, "bfw_plus", dispatch_mode::ready).makespan);
-    chosen.add(linear, chosen_step(c, limit).makespan);
   }
-  std::printf("v           %-5.*s %13.3f %15.3f %9.3f %9.3f\n", static_cast<int>(limit.name.size()),
-              limit.name.data(), in_order.mean(), window.mean(), ready.mean(), chosen.mean());
+  std::printf("v           %-5.*s %13.3f %9.3f\n", static_cast<int>(limit.name.size()),
+              limit.name.data(), in_order.mean(), ready.mean());
 }
 
-/// Without jitter: the worst policy auto over the best schedule in order.
+bool fits(const policy_set& fixed, const simulate::plan& plan) {
+  for (std::uint32_t s = 0; s < plan.shape.stages; ++s)
+    if (!check_slots(plan.shape, stage_id{s}, (*fixed.sequences())[s], plan.limits[s]))
+      return false;
+  return true;
+}
+
+/// Without jitter: the worst ratio of the best schedule in order over bfw_plus.
 void measure_calm(const slot_limit& limit) {
   double worst = 10;
   int cells = 0, lost = 0;
@@ -371,20 +362,16 @@ void measure_calm(const slot_limit& limit) {
             nanoseconds best = std::numeric_limits<nanoseconds>::max();
             for (const auto* name : {"one_f_one_b", "zb_h1", "zb_h2"}) {
               const auto set = policies::registry().make(name, c.shape);
-              simulate::plan plan = plan_of(c, limit);
-              if (!set) continue;
-              const strategy way{[&](stage_id s) { return (*set)->make(s); },
-                                 dispatch_mode::in_order};
-              if (simulate::keeps_limits(plan, way))
-                best = std::min(best, step_with(c, limit, name, way.mode).makespan);
+              if (!set || !fits(**set, plan_of(c, limit))) continue;
+              best = std::min(best, step_with(c, limit, name, dispatch_mode::in_order).makespan);
             }
-            const auto chosen = chosen_step(c, limit, 0, admission::loaded).makespan;
-            const auto ratio = static_cast<double>(best) / static_cast<double>(chosen);
+            const auto plus = step_with(c, limit, "bfw_plus", dispatch_mode::ready).makespan;
+            const auto ratio = static_cast<double>(best) / static_cast<double>(plus);
             worst = std::min(worst, ratio);
             ++cells;
             lost += ratio < 0.99;
           }
-  std::printf("no jitter   %-5.*s worst auto / best in order %.3f, below .99 in %d of %d\n",
+  std::printf("no jitter   %-5.*s worst best in order / bfw_plus %.3f, below .99 in %d of %d\n",
               static_cast<int>(limit.name.size()), limit.name.data(), worst, lost, cells);
 }
 
@@ -394,8 +381,8 @@ int main(int argc, char** argv) {
   const std::string_view wanted = argc > 1 ? argv[1] : "";
   const auto is_wanted = [&](std::string_view row) { return row.starts_with(wanted); };
   std::printf(
-      "workload    slots      bfw bfw_plus     auto    early    bound plus/bfw       1%%  1%% set."
-      "   p >= 8 auto/bfw       1%%  1%% set.\n");
+      "workload    slots      bfw bfw_plus    early   sorted    bound plus/bfw       1%%  1%% set."
+      "   p >= 8\n");
   for (const auto& [name, work] : {std::pair{std::string_view{"balanced"}, workload::balanced},
                                    std::pair{std::string_view{"slow"}, workload::slow},
                                    std::pair{std::string_view{"multimodal"}, workload::multimodal}})
@@ -413,6 +400,6 @@ int main(int argc, char** argv) {
     for (const auto& limit : limits) measure_parts(limit);
   }
   if (!is_wanted("v")) return 0;
-  std::printf("placement   slots zb_v in order  zb_v, window 10  bfw_plus      auto\n");
+  std::printf("placement   slots zb_v in order  bfw_plus\n");
   for (const auto& limit : std::span{limits}.first(3)) measure_v(limit);
 }

@@ -22,8 +22,6 @@ struct entry {
   std::variant<round_maker, schedule_maker> make;
 };
 
-constexpr std::string_view automatic_name = "auto";
-
 constexpr entry entries[] = {
     {"bf", "in rounds: one ready BW, then one ready F", make_bf},
     {"bfw", "as bf, but W is split off and runs when neither B nor F can", make_bfw},
@@ -64,47 +62,6 @@ class round_set final : public policy_set {
   const pipeline_shape shape_;
 };
 
-/// BFW+, fixed schedules in order and in a window: what a run may choose from, step by step. BFW+
-/// comes first, because it is good without knowing how long tasks take.
-class automatic_set final : public policy_set {
- public:
-  explicit automatic_set(const policy_registry& all, const pipeline_shape& shape) {
-    add(all, shape, "bfw_plus", dispatch_mode::ready);
-    add(all, shape, "bfw_plus", dispatch_mode::ready, 0, 8);
-    for (const auto& p : all.known()) {
-      if (!p.fixed) continue;
-      add(all, shape, p.name, dispatch_mode::in_order);
-      if (shape.chunks > 1) add(all, shape, p.name, dispatch_mode::ready, 10);
-    }
-  }
-
-  std::string_view name() const override { return automatic_name; }
-  std::unique_ptr<policy> make(stage_id stage) const override {
-    return candidates_.front().make_policy(stage);
-  }
-  const std::vector<sequence>* sequences() const override { return nullptr; }
-  const std::vector<strategy>& candidates() const override { return candidates_; }
-
- private:
-  /// Leaves out a schedule that is not defined for the shape.
-  void add(const policy_registry& all, const pipeline_shape& shape, std::string_view policy,
-           dispatch_mode mode, std::uint32_t window = 0, std::uint32_t weight_pieces = 0) {
-    const auto made = all.make(policy, shape);
-    if (!made) return;
-    auto name = std::string{policy};
-    if (mode == dispatch_mode::in_order) name += " in order";
-    if (window != 0) name += " in a window of " + std::to_string(window);
-    if (weight_pieces != 0) name += " with W in " + std::to_string(weight_pieces);
-    candidates_.push_back({.make_policy = [set = *made](stage_id s) { return set->make(s); },
-                           .mode = mode,
-                           .window = window,
-                           .weight_pieces = weight_pieces,
-                           .name = std::move(name)});
-  }
-
-  std::vector<strategy> candidates_;
-};
-
 result<std::shared_ptr<const policy_set>> fixed(std::string_view name,
                                                 result<std::vector<sequence>> sequences) {
   if (!sequences) return sequences.failure();
@@ -125,9 +82,6 @@ class built_in final : public policy_registry {
       std::vector<policy_info> list;
       for (const auto& e : entries)
         list.push_back({e.name, e.summary, std::holds_alternative<schedule_maker>(e.make)});
-      list.push_back(
-          {automatic_name,
-           "for each step, what simulation finds quickest: bfw_plus or a fixed schedule"});
       return list;
     }();
     return infos;
@@ -136,8 +90,6 @@ class built_in final : public policy_registry {
   result<std::shared_ptr<const policy_set>> make(std::string_view name,
                                                  const pipeline_shape& shape) const override {
     if (const auto valid = shape.validate(); !valid) return valid.failure();
-    if (name == automatic_name)
-      return std::shared_ptr<const policy_set>{std::make_shared<automatic_set>(*this, shape)};
     if (name.starts_with(table_prefix))
       return fixed(name, table(name.substr(table_prefix.size()), shape));
     if (name.starts_with(library_prefix))

@@ -72,11 +72,6 @@ void json_log::step(const job::job& run, const actors::step_summary& s) {
             {"bubble_fraction", s.bubble_fraction},
             {"weight_shares", s.weight_shares}};
   if (s.is_skipped) line["is_skipped"] = true;
-  if (!s.strategy.empty()) {
-    line["strategy"] = s.strategy;
-    line["tasks_ms"] = s.tasks_ms;
-    if (s.forecast_ms > 0) line["forecast_ms"] = s.forecast_ms;
-  }
   write(text_of(line));
 }
 
@@ -200,7 +195,6 @@ void json_log::summary(const job::job& run, const actors::run_result& r) {
   line["peak_bytes"] = s.peak_bytes();
   line["tokens"] = s.tokens;
   line["seconds"] = s.seconds;
-  if (!s.choices.empty()) line["strategies"] = s.choices;
   if (!run.checkpoint.dir.empty()) {
     line["first_step"] = s.first_step;
     line["checkpoints"] = s.checkpoints;

@@ -374,8 +374,6 @@ int training::train(const checked_run& checked, const node_context& context,
   const auto code = end_with(result, j.name + ": ", context);
   if (goes_on_elsewhere(code, context)) return code;
   log_->summary(j, result);
-  if (!result.summary.choices.empty() && context.leads())
-    print("{}: {}\n", j.name, result.summary.choices);
   if (!result.trace_gaps.empty()) {
     trace_complete_ = false;
     print_error("rrfp-node: {}: --trace {} has {}\n", j.name, options_.trace, result.trace_gaps);

@@ -7,7 +7,7 @@
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/policies/table_csv.hpp>
 #include <rrfp/simulate/duration_table.hpp>
-#include <rrfp/simulate/planner.hpp>
+#include <rrfp/simulate/simulator.hpp>
 
 #include "../common/checks.hpp"
 #include "../common/console.hpp"
@@ -107,9 +107,7 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
   simulate::duration_recorder durations{dispatch->shape};
   if (wanted.gaps) watchers.add(&gaps);
   if (!wanted.write_durations.empty()) watchers.add(&durations);
-  const auto ran = simulate::run_planned(
-      simulation, *costs, std::make_shared<simulate::stage_costs>(expected->undisturbed()),
-      &watchers);
+  const auto ran = simulate::run(simulation, *costs, &watchers);
   if (!ran) return apps::end_with(within(j.source, ran.failure()));
 
   apps::print("{}: {}{}", j.name, apps::table_of(*ran, *dispatch), apps::text_of(gaps));

@@ -7,7 +7,6 @@
 
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/base/units.hpp>
-#include <rrfp/simulate/planner.hpp>
 
 namespace rrfp::apps {
 
@@ -43,7 +42,7 @@ std::string table_of(const simulate::report& r, const plan::dispatch_plan& dispa
   auto text = fmt::format(
       "{} {}: makespan {:.3f} ms, lower bound {:.3f} ms ({:.1f} % above), bubble {:.1f} %, "
       "busiest stage {}, {} events\n",
-      name(dispatch.strategies.front().mode), dispatch.policies->name(), milliseconds(r.makespan),
+      name(dispatch.rule.mode), dispatch.policies->name(), milliseconds(r.makespan),
       milliseconds(r.lower_bound),
       (static_cast<double>(r.makespan) /
            static_cast<double>(std::max<std::int64_t>(r.lower_bound, 1)) -
@@ -65,11 +64,7 @@ std::string table_of(const simulate::report& r, const plan::dispatch_plan& dispa
         milliseconds(stage.head), milliseconds(stage.tail), stage.memory.slots_peak,
         stage.memory.bytes_peak);
   }
-  text += ranks_table_of(r);
-  if (dispatch.strategies.size() == 1) return text;
-  std::vector<simulate::chosen_step> steps;
-  for (const auto& step : r.steps) steps.push_back({step.chosen, step.makespan});
-  return text + simulate::describe(dispatch.strategies, steps) + "\n";
+  return text + ranks_table_of(r);
 }
 
 std::string text_of(const gap_list& gaps) {
@@ -104,15 +99,11 @@ std::string json_of(const simulate::report& r, const plan::dispatch_plan& dispat
                       {"peak_bytes", stage.memory.bytes_peak}});
   }
   json steps = json::array();
-  for (const auto& step : r.steps) {
+  for (const auto& step : r.steps)
     steps.push_back({{"makespan_ms", milliseconds(step.makespan)},
                      {"lower_bound_ms", milliseconds(step.lower_bound)}});
-    if (dispatch.strategies.size() == 1) continue;
-    steps.back()["strategy"] = dispatch.strategies[step.chosen.strategy].name;
-    steps.back()["forecast_ms"] = milliseconds(step.chosen.forecast);
-  }
   return json{{"run", run},
-              {"mode", name(dispatch.strategies.front().mode)},
+              {"mode", name(dispatch.rule.mode)},
               {"policy", dispatch.policies->name()},
               {"makespan_ms", milliseconds(r.makespan)},
               {"lower_bound_ms", milliseconds(r.lower_bound)},

@@ -142,20 +142,19 @@ status hosted_parts::check_forwards_in_order(const policy& hint, dispatch_mode m
 
 status hosted_parts::make_stage(rank_address of, bool forwards_in_order) {
   const auto [stage, rank, replica] = of;
-  for (const auto& way : setup_.strategies) {
-    const auto hint = way.make_policy(stage);
-    if (hint == nullptr)
-      return error{fmt::format("stage {}: make_policy returned null", stage.value())};
-    try {
-      if (auto fits = check_policy(*hint, setup_.shape, way.mode, way.window); !fits)
+  const auto& rule = setup_.rule;
+  const auto hint = rule.make_policy(stage);
+  if (hint == nullptr)
+    return error{fmt::format("stage {}: make_policy returned null", stage.value())};
+  try {
+    if (auto fits = check_policy(*hint, setup_.shape, rule.mode); !fits)
+      return within(fmt::format("stage {}", stage.value()), fits.failure());
+    if (forwards_in_order)
+      if (auto fits = check_forwards_in_order(*hint, rule.mode); !fits)
         return within(fmt::format("stage {}", stage.value()), fits.failure());
-      if (forwards_in_order)
-        if (auto fits = check_forwards_in_order(*hint, way.mode); !fits)
-          return within(fmt::format("stage {}", stage.value()), fits.failure());
-    } catch (const std::exception& e) {
-      return error{
-          fmt::format("stage {}: policy '{}' threw: {}", stage.value(), hint->name(), e.what())};
-    }
+  } catch (const std::exception& e) {
+    return error{
+        fmt::format("stage {}: policy '{}' threw: {}", stage.value(), hint->name(), e.what())};
   }
   auto& counters = counters_->stages.emplace_back();
   counters.replica = replica;
@@ -167,8 +166,8 @@ status hosted_parts::make_stage(rank_address of, bool forwards_in_order) {
                             .limit = setup_.limits[stage.value()],
                             .forwards_in_order = forwards_in_order,
                             .agreement = setup_.agreement};
-  parts_.stages.push_back({replica, make_stage_core(config, setup_.strategies),
-                           slot_bytes_of(setup_, replica, stage), &counters});
+  parts_.stages.push_back(
+      {replica, make_stage_core(config, rule), slot_bytes_of(setup_, replica, stage), &counters});
   return success();
 }
 
@@ -187,7 +186,7 @@ status hosted_parts::make_rank(rank_address address, rank_collectives groups) {
   computes_.emplace_back(address, *compute);
   // The sequence that the stage follows, if its ranks need it.
   auto order = setup_.blocking_messages
-                   ? obeyed_order(*setup_.strategies.front().make_policy(stage), setup_.shape)
+                   ? obeyed_order(*setup_.rule.make_policy(stage), setup_.shape)
                    : sequence{};
   parts_.ranks.push_back({address, stage, std::move(*compute), std::move(groups),
                           devices_.back().get(), std::move(order), &counters, watch.replicas});

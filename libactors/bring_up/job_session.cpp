@@ -123,8 +123,7 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   setup.shape = dispatch.shape;
   setup.ranks = j.pipeline.tp;
   setup.replicas = j.pipeline.replicas;
-  setup.strategies = dispatch.strategies;
-  setup.expected = std::make_shared<const simulate::stage_costs>(nominal->first());
+  setup.rule = dispatch.rule;
   setup.blocking_messages = dispatch.blocking_messages;
   setup.lookahead = dispatch.lookahead;
   setup.spin = std::chrono::microseconds{j.run.spin_us};

@@ -148,7 +148,6 @@ class session::impl {
           },
           link->mail_sender(),
           mail_ranges{setup_.shape, setup_.ranks, setup_.replicas, cluster_->places.nodes(),
-                      static_cast<std::uint32_t>(setup_.strategies.size()),
                       setup_.checkpoint.has_value(), setup_.recovery.has_value()});
       context->nodes = cluster_->places.nodes();
     } else {
@@ -175,8 +174,6 @@ class session::impl {
   void begin_counting() const {
     counters_->run = setup_.name;
     counters_->hang_timeout_s = setup_.hang_timeout_s;
-    if (setup_.strategies.size() > 1)
-      for (const auto& s : setup_.strategies) counters_->job.strategies.emplace_back(s.name);
     auto& job = counters_->job;
     job.first_step.set(setup_.first_step());
     job.restarts.set(setup_.losses.restarts);
@@ -246,28 +243,14 @@ class session::impl {
     return std::min(cores, 1 + (hosted_.ranks() + ranks_a_thread - 1) / ranks_a_thread);
   }
 
-  /// What may run a step; of replica 0.
-  simulate::plan plan_of_steps() const {
-    simulate::plan p;
-    p.shape = setup_.shape;
-    p.strategies = setup_.strategies;
-    p.lookahead = setup_.lookahead;
-    p.limits = setup_.limits;
-    if (setup_.slot_bytes) p.slot_bytes = setup_.slot_bytes;
-    return p;
-  }
-
   caf::actor spawn_job(caf::actor_system& system, const std::shared_ptr<run_context>& context,
                        std::function<void(run_result)> on_over) {
-    std::unique_ptr<work_queue> planning;
-    if (setup_.strategies.size() > 1) planning = std::make_unique<compute_thread>("planner");
     return spawn_detached<job_actor>(
         system, job_setup{setup_.train, setup_.lr, setup_.on_request, setup_.first_step(),
                           setup_.checkpoint, context->copies ? setup_.recovery : std::nullopt,
                           setup_.resume ? setup_.resume->contents.history : std::string{}, context,
-                          plan_of_steps(), setup_.expected, std::move(planning), setup_.evaluation,
-                          setup_.hang_timeout_s, setup_.on_step, setup_.on_evaluation,
-                          setup_.on_checkpoint, setup_.on_copy_failed,
+                          setup_.evaluation, setup_.hang_timeout_s, setup_.on_step,
+                          setup_.on_evaluation, setup_.on_checkpoint, setup_.on_copy_failed,
                           [this](const straggler& s, std::uint64_t step) { report(s, step); },
                           std::move(on_over)});
   }
@@ -375,10 +358,10 @@ result<std::unique_ptr<session>> session::open(session_setup setup,
                                                std::optional<cluster> in_cluster) {
   if (auto valid = setup.shape.validate(); !valid) return valid.failure();
   RRFP_CHECK(setup.limits.size() == setup.shape.stages, "each stage has a memory limit");
-  RRFP_CHECK(!setup.strategies.empty() && (setup.emulated || setup.make_compute),
-             "there is a strategy, and emulated or make_compute is set");
+  RRFP_CHECK(setup.rule.make_policy && (setup.emulated || setup.make_compute),
+             "make_policy is set, and emulated or make_compute");
   RRFP_CHECK(!setup.blocking_messages ||
-                 (setup.strategies.front().mode == dispatch_mode::in_order && setup.lookahead == 0),
+                 (setup.rule.mode == dispatch_mode::in_order && setup.lookahead == 0),
              "blocking_messages needs mode in_order and no lookahead");
   if (in_cluster && setup.delays.fate)
     return error{"jitter.loss_probability, jitter.double_probability: expected 0 on several nodes"};

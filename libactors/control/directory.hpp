@@ -42,7 +42,6 @@ struct mail_ranges {
   std::uint32_t ranks = 1;
   std::uint32_t replicas = 1;
   std::uint32_t nodes = 1;
-  std::uint32_t strategies = 1;
   bool saves = false;   ///< its ranks write checkpoints
   bool copies = false;  ///< its ranks copy their state for recovery
 };

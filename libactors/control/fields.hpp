@@ -53,7 +53,7 @@ auto fields(auto f, stage_summary& x) {
 auto fields(auto f, run_summary& x) {
   return f(x.first_step, x.steps, x.skipped_steps, x.loss_first, x.loss_last, x.eval_loss,
            x.eval_losses_xxh64, x.losses_xxh64, x.weights_xxh64, x.step_ms_p50, x.bubble_fraction,
-           x.tokens, x.seconds, x.checkpoints, x.last_checkpoint_failed, x.choices);
+           x.tokens, x.seconds, x.checkpoints, x.last_checkpoint_failed);
 }
 
 }  // namespace rrfp::actors

@@ -79,18 +79,10 @@ class range_check {
   void check_together(const snapshot_written&) { needs("checkpoints", run_.saves); }
   void check_together(const restore_state&) { needs("copies", run_.copies); }
   void check_together(const copy_state&) { needs("copies", run_.copies); }
-  void check_together(const begin_step& x) { below("strategy", x.strategy, run_.strategies); }
   void check_together(const task_piece& x) { below("piece", x.number, x.count); }
   void check_together(const arrived& x) {
     below("the kind of an arrival", static_cast<std::uint64_t>(x.kind),
           std::uint64_t(task_kind::weight));
-  }
-  void check_together(const stage_times& x) {
-    const auto size = x.forward.size();
-    if (size != 0) equal("times", size, tasks());
-    for (const auto* of : {&x.backward, &x.weight, &x.forward_ended, &x.backward_ended,
-                           &x.forward_arrived, &x.backward_arrived})
-      equal("times", of->size(), size);
   }
   void check_together(const stage_snapshot& x) {
     equal("microbatches", x.microbatches, run_.shape.microbatches);

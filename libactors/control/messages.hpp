@@ -52,7 +52,6 @@ struct state_restored {};
 struct begin_step {
   step_id step;
   compute::step_purpose purpose = compute::step_purpose::training;
-  std::uint32_t strategy = 0;
 };
 /// The input of a task has arrived on a rank.
 struct arrived {
@@ -103,19 +102,6 @@ struct rank_step_ended {
   std::int64_t peak_bytes = 0;
   std::int64_t in_collectives = 0;  ///< of its tasks, mostly waiting for the other ranks
 };
-/// When the tasks of a stage ran on its first rank, and when their inputs had arrived on all ranks;
-/// by pipeline_shape::index().
-struct stage_times {
-  std::vector<std::int64_t> forward;
-  std::vector<std::int64_t> backward;  ///< B, or BW
-  std::vector<std::int64_t> weight;    ///< 0 if fused with the backward
-  std::vector<std::int64_t> forward_ended;
-  std::vector<std::int64_t> backward_ended;
-  std::vector<std::int64_t> forward_arrived;
-  std::vector<std::int64_t> backward_arrived;
-  std::int64_t launch_gap = 0;
-  std::uint32_t launches = 0;
-};
 struct stage_step_ended {
   step_id step;
   replica_id replica;
@@ -143,7 +129,6 @@ struct stage_step_ended {
   std::vector<std::int64_t> own;
   std::int64_t first_begin = 0;
   std::int64_t last_end = 0;
-  stage_times times;  ///< empty in runs of one strategy, and in evaluations
 };
 struct apply_update {
   step_id step;
@@ -295,7 +280,7 @@ struct job_ended {
 
 auto fields(auto f, restore_state&) { return f(); }
 auto fields(auto f, state_restored&) { return f(); }
-auto fields(auto f, begin_step& x) { return f(x.step, x.purpose, x.strategy); }
+auto fields(auto f, begin_step& x) { return f(x.step, x.purpose); }
 auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank); }
 auto fields(auto f, run_launch& x) { return f(x.step, x.launched); }
 auto fields(auto f, launch_done& x) {
@@ -308,20 +293,16 @@ auto fields(auto f, end_step& x) { return f(x.step); }
 auto fields(auto f, rank_step_ended& x) {
   return f(x.step, x.rank, x.losses, x.norms, x.peak_bytes, x.in_collectives);
 }
-auto fields(auto f, stage_times& x) {
-  return f(x.forward, x.backward, x.weight, x.forward_ended, x.backward_ended, x.forward_arrived,
-           x.backward_arrived, x.launch_gap, x.launches);
-}
 auto fields(auto f, stage_step_ended& x) {
   return f(x.step, x.replica, x.stage, x.losses, x.norms, x.memory, x.peak_bytes, x.device_memory,
            x.busy, x.blocked, x.behind, x.launch_gap, x.in_backward, x.in_weight, x.for_ranks,
-           x.gathering, x.deferred, x.agreement, x.own, x.first_begin, x.last_end, x.times);
+           x.gathering, x.deferred, x.agreement, x.own, x.first_begin, x.last_end);
 }
 auto fields(auto f, apply_update& x) { return f(x.step, x.scale, x.lr); }
 auto fields(auto f, update_applied& x) { return f(x.step); }
 auto fields(auto f, step_summary& x) {
   return f(x.step, x.purpose, x.loss, x.losses, x.gradient_norm, x.is_skipped, x.lr, x.tokens,
-           x.step_ms, x.bubble_fraction, x.tasks_ms, x.weight_shares, x.strategy, x.forecast_ms);
+           x.step_ms, x.bubble_fraction, x.weight_shares);
 }
 auto fields(auto f, step_over& x) { return f(x.summary); }
 auto fields(auto f, take_snapshot& x) { return f(x.step); }

@@ -18,7 +18,7 @@ namespace {
 
 /// Threads of a stage's process in the viewer: ranks from 0, waits below them.
 constexpr std::uint32_t waits_thread = 1000;
-constexpr std::uint32_t plans_thread = 1001;
+constexpr std::uint32_t steps_thread = 1001;
 
 double microseconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000.0; }
 
@@ -81,25 +81,19 @@ class json_events {
                                               : to_string(r.waiting.head)));
   }
 
-  void add(std::uint32_t process, const plan_record& r) {
+  void add(std::uint32_t process, const step_record& r) {
     event(fmt::format(
         R"({{"name":"step","cat":"step","ph":"i","s":"t","pid":{},"tid":{},"ts":{:.3f},)"
         R"("args":{{"step":{},"took_us":{:.3f},"peak_bytes":{}}}}})",
-        process, plans_thread, microseconds(r.begin), number_of(r.step),
+        process, steps_thread, microseconds(r.begin), number_of(r.step),
         microseconds(r.end - r.begin), r.peak_bytes));
-    if (r.strategy.empty()) return;
-    event(fmt::format(
-        R"({{"name":"{}","cat":"plan","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},)"
-        R"("args":{{"step":{},"forecast_us":{:.3f},"took_us":{:.3f}}}}})",
-        r.strategy, process, plans_thread, microseconds(r.begin), microseconds(r.end - r.begin),
-        number_of(r.step), microseconds(r.forecast), microseconds(r.took)));
   }
 
   void add(std::uint32_t process, const recovery_record& r) {
     event(fmt::format(
         R"({{"name":"recovery","cat":"recovery","ph":"X","pid":{},"tid":{},"ts":0,"dur":0,)"
         R"("args":{{"lost":"{}","step":{},"from_copies":{},"repeated_steps":{},"held_us":{:.3f}}}}})",
-        process, plans_thread, escaped(r.lost), r.step, r.from_copies ? 1 : 0, r.repeated_steps,
+        process, steps_thread, escaped(r.lost), r.step, r.from_copies ? 1 : 0, r.repeated_steps,
         r.held_s * 1e6));
   }
 
@@ -151,10 +145,10 @@ void trace_recorder::add(const wait_record& r) {
     ++dropped_;
 }
 
-void trace_recorder::add(plan_record r) {
+void trace_recorder::add(const step_record& r) {
   const std::lock_guard lock{mutex_};
-  if (plans_.size() < records_max)
-    plans_.push_back(std::move(r));
+  if (steps_.size() < records_max)
+    steps_.push_back(r);
   else
     ++dropped_;
 }
@@ -179,9 +173,9 @@ std::vector<wait_record> trace_recorder::waits() const {
   return waits_;
 }
 
-std::vector<plan_record> trace_recorder::plans() const {
+std::vector<step_record> trace_recorder::steps() const {
   const std::lock_guard lock{mutex_};
-  return plans_;
+  return steps_;
 }
 
 std::uint64_t trace_recorder::dropped() const {
@@ -277,12 +271,12 @@ status write_chrome_json(const std::string& path, const std::vector<titled_trace
         events.name("thread_name", process, r, fmt::format("rank {}", r));
       events.name("thread_name", process, waits_thread, "waits");
     }
-    const auto plans = run.trace->plans();
+    const auto steps = run.trace->steps();
     const auto recoveries = run.trace->recoveries();
-    if (!plans.empty() || !recoveries.empty())
-      events.name("thread_name", first_process, plans_thread, "steps");
+    if (!steps.empty() || !recoveries.empty())
+      events.name("thread_name", first_process, steps_thread, "steps");
     for (const auto& r : recoveries) events.add(first_process, r);
-    for (const auto& r : plans) events.add(first_process, r);
+    for (const auto& r : steps) events.add(first_process, r);
     for (const auto& r : tasks) events.add(process_of(r), r);
     for (const auto& r : waits) events.add(process_of(r), r);
     first_process += replicas * stages;

@@ -1,7 +1,7 @@
 #include <rrfp/base/units.hpp>
 #include <rrfp/experiment/hints.hpp>
 #include <rrfp/plan/plan.hpp>
-#include <rrfp/simulate/planner.hpp>
+#include <rrfp/simulate/simulator.hpp>
 
 namespace rrfp::experiment {
 
@@ -20,8 +20,7 @@ class simulator_engine final : public engine {
       const auto costs = plan::expected_costs(c.job, replica_id{r});
       if (!costs) return costs.failure();
       const auto ran =
-          simulate::run_planned(plan::simulation_of(*dispatch, *costs, c.job.train.steps), *costs,
-                                std::make_shared<simulate::stage_costs>(costs->undisturbed()));
+          simulate::run(plan::simulation_of(*dispatch, *costs, c.job.train.steps), *costs);
       if (!ran) return ran.failure();
       std::vector<double> step_ms;
       for (const auto& step : ran->steps) step_ms.push_back(milliseconds(step.makespan));

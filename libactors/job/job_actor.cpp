@@ -20,8 +20,7 @@ namespace {
 rank_key key_of(const rank_address& a) { return {a.replica, a.stage, a.rank}; }
 
 run_totals totals_of(const job_setup& setup) {
-  run_totals made{setup.train, setup.lr, setup.context->shape.stages, setup.first_step,
-                  setup.plan.strategies};
+  run_totals made{setup.train, setup.lr, setup.context->shape.stages, setup.first_step};
   if (!setup.recovery) return made;
   const auto& from = setup.recovery->from;
   if (from.has_copies())
@@ -85,9 +84,6 @@ caf::behavior job_actor::make_behavior() {
     saves_.emplace(*std::move(setup_.checkpoint), context.shape.stages * context.ranks);
   result_.transcripts.resize(context.shape.stages);
   hashes_.resize(context.replicas);
-  if (setup_.plan.strategies.size() > 1)
-    planner_.emplace(setup_.plan, setup_.expected, step_id{setup_.first_step},
-                     std::move(setup_.planning_thread));
   return {
       [this](start) { feed(job_event::start{}); },
       [this](state_restored) { feed(job_event::state_restored{}); },
@@ -151,7 +147,6 @@ void job_actor::feed(job_event::any e) {
 
 void job_actor::on_stage_step_ended(stage_step_ended& m) {
   const job_event::stage_ended e{m.step, {m.replica, m.stage}};
-  if (planner_ && m.replica == replica_id{0} && !m.times.forward.empty()) planner_->record(m);
   totals_.record(std::move(m));
   feed(e);
 }
@@ -183,12 +178,11 @@ void job_actor::on_timer_over(const timer_over& m) {
 // ---- actions: steps
 
 void job_actor::carry_out(const job_action::begin_step& a) {
-  const auto chosen = planner_ ? planner_->choose(a.step) : simulate::step_choice{};
   const auto purpose = is_evaluation(a.step) ? compute::step_purpose::evaluation
                        : a.accumulates       ? compute::step_purpose::accumulation
                                              : compute::step_purpose::training;
-  totals_.begin_step(a.step, purpose, setup_.context->now(), chosen);
-  send_to_stages(begin_step{a.step, purpose, chosen.strategy});
+  totals_.begin_step(a.step, purpose, setup_.context->now());
+  send_to_stages(begin_step{a.step, purpose});
 }
 
 void job_actor::carry_out(const job_action::add_up& a) {
@@ -207,7 +201,6 @@ void job_actor::carry_out(const job_action::finish_step& a) {
     record(a.step, summary);
     for (const auto& s : late_.add(totals_.outcomes()))
       if (setup_.on_straggler) setup_.on_straggler(s, summary.step);
-    if (planner_) planner_->finish(a.step, std::llround(summary.step_ms * 1e6));
   }
   if (summary.purpose == compute::step_purpose::evaluation && !setup_.on_request)
     return finish_batch();
@@ -228,12 +221,10 @@ void job_actor::finish_batch() {
 void job_actor::record(step_id step, const step_summary& s) {
   auto* const trace = setup_.context->trace;
   if (trace == nullptr) return;
-  const auto nanoseconds = [](double ms) { return std::llround(ms * 1e6); };
   std::int64_t peak = 0;
   for (const auto& [_, o] : totals_.outcomes()) peak = std::max(peak, o.peak_bytes);
   const auto began = totals_.step_began();
-  trace->add(plan_record{step, s.strategy, nanoseconds(s.forecast_ms), nanoseconds(s.tasks_ms),
-                         began, began + nanoseconds(s.step_ms), peak});
+  trace->add(step_record{step, began, began + std::llround(s.step_ms * 1e6), peak});
 }
 
 void job_actor::count(const step_summary& s) {
@@ -244,9 +235,6 @@ void job_actor::count(const step_summary& s) {
   counters.gradient_norm.set(s.gradient_norm);
   counters.lr.set(s.lr);
   counters.bubble_fraction.set(s.bubble_fraction);
-  for (auto& known : counters.strategies)
-    if (known.name == s.strategy) known.steps.add();
-  counters.forecast_ratio.set(s.tasks_ms > 0 ? s.forecast_ms / s.tasks_ms : 0);
   counters.step_time.observe(static_cast<std::int64_t>(s.step_ms * 1e6));
 }
 

@@ -20,7 +20,6 @@
 #include "job_saves.hpp"
 #include "late_ranks.hpp"
 #include "run_totals.hpp"
-#include "step_planner.hpp"
 
 namespace rrfp::actors {
 
@@ -38,11 +37,6 @@ struct job_setup {
   /// Of the checkpoint from which the run resumes, if it does.
   std::string resumed_history;
   std::shared_ptr<run_context> context;
-  /// What the steps may run by, and the limits; see session_setup.
-  simulate::plan plan;
-  std::shared_ptr<const simulate::cost_model> expected;
-  /// Plans the steps if they may run by several strategies.
-  std::unique_ptr<work_queue> planning_thread;
   std::optional<job_core_options::evaluating> evaluation;
   double hang_timeout_s = 60;
   std::function<void(const step_summary&)> on_step;
@@ -117,8 +111,7 @@ class job_actor : public actor_base {
   };
   std::vector<stage> stages_;
   std::vector<actor_ref> nodes_;
-  std::optional<step_planner> planner_;  ///< of several strategies
-  apply_update update_;                  ///< of the running step
+  apply_update update_;  ///< of the running step
   std::optional<job_saves> saves_;
   /// Of the step whose state is being copied.
   job_record record_;

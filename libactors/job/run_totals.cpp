@@ -28,24 +28,19 @@ void add_to(std::uint64_t& hash, double value) { hash = XXH64(&value, sizeof val
 }  // namespace
 
 run_totals::run_totals(job::train_options train, std::function<double(std::uint64_t)> lr,
-                       std::uint32_t stages, std::uint64_t first_step,
-                       std::vector<strategy> strategies)
-    : train_(train), lr_(std::move(lr)), strategies_(std::move(strategies)) {
+                       std::uint32_t stages, std::uint64_t first_step)
+    : train_(train), lr_(std::move(lr)) {
   history_.run.first_step = first_step;
   history_.run.stages.resize(stages);
 }
 
-void run_totals::begin_step(step_id step, compute::step_purpose purpose, std::int64_t now,
-                            simulate::step_choice chosen) {
-  chosen_ = chosen;
+void run_totals::begin_step(step_id step, compute::step_purpose purpose, std::int64_t now) {
   step_ = step;
   step_began_ = now;
   outcomes_.clear();
   summary_ = {};
   summary_.step = number_of(step);
   summary_.purpose = purpose;
-  if (strategies_.size() > 1) summary_.strategy = strategies_[chosen.strategy].name;
-  summary_.forecast_ms = milliseconds(chosen.forecast);
 }
 
 void run_totals::record(stage_step_ended m) {
@@ -81,8 +76,7 @@ result<apply_update> run_totals::add_up() {
   for (std::size_t i = 0; i < backward_ms.size(); ++i)
     if (backward_ms[i] > 0) s.weight_shares[i] /= backward_ms[i];
   s.loss = s.tokens > 0 ? loss_sum / static_cast<double>(s.tokens) : 0;
-  s.tasks_ms = milliseconds(last - first);
-  const auto span = s.tasks_ms * static_cast<double>(outcomes_.size());
+  const auto span = milliseconds(last - first) * static_cast<double>(outcomes_.size());
   s.bubble_fraction = 1 - milliseconds(busy) / span;
   if (s.purpose == compute::step_purpose::evaluation) return apply_update{step_};
   history_.busy_ms += milliseconds(busy);
@@ -132,8 +126,6 @@ const step_summary& run_totals::finish_step(std::int64_t now) {
   summary_.step_ms = milliseconds(now - step_began_);
   if (summary_.purpose == compute::step_purpose::evaluation) return summary_;
   step_ms_.push_back(summary_.step_ms);
-  if (strategies_.size() > 1)
-    chosen_steps_.push_back({chosen_, std::llround(summary_.tasks_ms * 1e6)});
   add_to(history_.run.losses_xxh64, summary_.loss);
   if (history_.run.steps++ == 0) history_.run.loss_first = summary_.loss;
   history_.run.loss_last = summary_.loss;
@@ -161,7 +153,6 @@ run_summary run_totals::finish_run(std::int64_t now) const {
   s.step_ms_p50 = median(step_ms_);
   s.bubble_fraction = history_.span_ms > 0 ? 1 - history_.busy_ms / history_.span_ms : 0;
   s.seconds = history_.seconds + seconds(now);
-  s.choices = simulate::describe(strategies_, chosen_steps_);
   return s;
 }
 

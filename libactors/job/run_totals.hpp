@@ -11,7 +11,6 @@
 
 #include <rrfp/actors/session.hpp>
 #include <rrfp/job_core/events.hpp>
-#include <rrfp/simulate/planner.hpp>
 
 #include "control/messages.hpp"
 
@@ -21,11 +20,10 @@ class run_totals {
  public:
   /// `lr`: the learning rate of a step (from 1); empty: that of `train`.
   run_totals(job::train_options train, std::function<double(std::uint64_t step)> lr,
-             std::uint32_t stages, std::uint64_t first_step, std::vector<strategy> strategies);
+             std::uint32_t stages, std::uint64_t first_step);
 
   /// Times are nanoseconds since the run began.
-  void begin_step(step_id step, compute::step_purpose purpose, std::int64_t now,
-                  simulate::step_choice chosen);
+  void begin_step(step_id step, compute::step_purpose purpose, std::int64_t now);
   /// The first result of each stage counts. Results of other steps are ignored.
   void record(stage_step_ended m);
   /// All stages have reported: the update of a training step. Other steps have none; ignore it.
@@ -63,7 +61,6 @@ class run_totals {
 
   const job::train_options train_;
   const std::function<double(std::uint64_t)> lr_;
-  const std::vector<strategy> strategies_;
   step_id step_;
   std::int64_t step_began_ = 0;
   std::map<stage_key, stage_step_ended> outcomes_;
@@ -73,10 +70,8 @@ class run_totals {
   /// Loss terms of the steps whose gradients wait for the update, and of the first of them.
   std::int64_t waiting_terms_ = 0;
   std::int64_t first_terms_ = 0;
-  simulate::step_choice chosen_;
   // Of the steps since the run began or went on.
   std::vector<double> step_ms_;
-  std::vector<simulate::chosen_step> chosen_steps_;
   /// Of all steps that are complete. Does not grow with their number.
   struct history {
     run_summary run;

@@ -121,13 +121,6 @@ void add_job(page& to, const job_counters& j) {
         j.bubble_fraction.value());
   to.family("rrfp_step_seconds", "Duration of steps.", metric_type::histogram)
       .histogram({}, j.step_time);
-  to.family("rrfp_strategy_steps_total", "Steps by the strategy that policy auto chose.",
-            metric_type::counter);
-  for (const auto& known : j.strategies)
-    to.value({{"strategy", known.name}}, static_cast<double>(known.steps.value()));
-  gauge("rrfp_forecast_ratio",
-        "Forecast of policy auto over the time of the last step's tasks; 0: no forecast.",
-        j.forecast_ratio.value());
   to.family(
       "rrfp_rank_late_seconds_total",
       "By how much the rank worked longer than the median rank, so that others waited for it.",

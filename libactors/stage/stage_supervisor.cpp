@@ -14,18 +14,6 @@
 
 namespace rrfp::actors {
 
-namespace {
-
-stage_times times_of_tasks(const pipeline_shape& shape) {
-  stage_times all;
-  for (auto* of : {&all.forward, &all.backward, &all.weight, &all.forward_ended,
-                   &all.backward_ended, &all.forward_arrived, &all.backward_arrived})
-    of->resize(std::size_t{shape.chunks} * shape.microbatches);
-  return all;
-}
-
-}  // namespace
-
 stage_supervisor::stage_supervisor(caf::actor_config& config, stage_parts parts, actor_ref job,
                                    std::shared_ptr<run_context> context)
     : actor_base(config),
@@ -108,16 +96,14 @@ void stage_supervisor::begin(const begin_step& m) {
   RRFP_CHECK(phase_ == stage_phase::idle, "a step begins after the one before");
   phase_ = stage_phase::running;
   step_ = step;
-  const auto weight_pieces = pieces_of_next_step(m.strategy);
+  const auto weight_pieces = pieces_of_next_step();
   ledger_.begin(step);
   ranks_gathering_ = 0;
   gathers_ = 0;
   outcome_ = {};
-  if (core_.ways() > 1 && m.purpose != compute::step_purpose::evaluation)
-    outcome_.times = times_of_tasks(core_.config().shape);
   times_.assign(ranks_.size(), {});
   if (context_->on_step_begun) context_->on_step_begun(step);
-  step_began begun{.step = step, .weight_pieces = weight_pieces, .strategy = m.strategy};
+  step_began begun{.step = step, .weight_pieces = weight_pieces};
   if (slot_bytes_)
     for (std::uint32_t mb = 0; mb < context_->shape.microbatches; ++mb)
       begun.slot_bytes.push_back(slot_bytes_(step, microbatch_id{mb}));
@@ -127,11 +113,11 @@ void stage_supervisor::begin(const begin_step& m) {
   request_decision();
 }
 
-std::uint32_t stage_supervisor::pieces_of_next_step(std::uint32_t strategy) const {
+std::uint32_t stage_supervisor::pieces_of_next_step() const {
   // Pieces gain 1 to 3 % of a step.
   constexpr double launch_share_max = 0.02;
-  const auto wanted = core_.hint(strategy).weight_pieces();
-  if (core_.config(strategy).weight_pieces != 0 || wanted == 1 || times_.empty()) return 0;
+  const auto wanted = core_.hint().weight_pieces();
+  if (core_.config().weight_pieces != 0 || wanted == 1 || times_.empty()) return 0;
   const auto& time = times_.front();
   const auto in_launches = time.launch_gap + time.late_end;
   if (time.launches == 0 || time.weights == 0 || in_launches == 0) return 0;
@@ -152,11 +138,6 @@ void stage_supervisor::on_arrived(const arrived& m) {
   notify_core(input);
   const auto now = context_->now();
   const auto waited = ledger_.arrive(input, now);
-  auto& times = outcome_.times;
-  if (waited && !times.forward.empty())
-    (m.kind == task_kind::forward
-         ? times.forward_arrived
-         : times.backward_arrived)[core_.config().shape.index(m.mb, m.chunk)] = now;
   if (waited && ranks_.size() > 1) counters_.tp_waits.observe(*waited);
   request_decision();
 }
@@ -164,7 +145,6 @@ void stage_supervisor::on_arrived(const arrived& m) {
 void stage_supervisor::on_launch_done(const launch_done& m) {
   context_->note_progress();
   count_time(m);
-  if (m.rank == rank_id{0} && !outcome_.times.forward.empty()) note_times(m);
   // Ranks begin a step in any order.
   if (outcome_.first_begin == 0 || m.begin < outcome_.first_begin) outcome_.first_begin = m.begin;
   outcome_.last_end = std::max(outcome_.last_end, m.end);
@@ -215,20 +195,6 @@ void stage_supervisor::on_picks_seen(const picks_seen& m) {
   if (ranks_gathering_ != 0) return;
   notify_core(picks_gathered{});
   request_decision();
-}
-
-void stage_supervisor::note_times(const launch_done& m) {
-  auto& times = outcome_.times;
-  const auto& t = m.launched.what;
-  const auto at = core_.config().shape.index(t.mb, t.chunk);
-  const auto time = m.end - m.begin;
-  if (t.kind == task_kind::weight) {
-    times.weight[at] += time;
-    return;
-  }
-  const bool forward = t.kind == task_kind::forward;
-  (forward ? times.forward : times.backward)[at] = time;
-  (forward ? times.forward_ended : times.backward_ended)[at] = m.end;
 }
 
 void stage_supervisor::choose() {
@@ -307,8 +273,6 @@ void stage_supervisor::on_rank_step_ended(rank_step_ended& m) {
     *sum /= static_cast<std::int64_t>(times_.size());
   outcome_.in_backward = times_.front().in_backward;
   outcome_.in_weight = times_.front().in_weight;
-  outcome_.times.launch_gap = times_.front().launch_gap;
-  outcome_.times.launches = times_.front().launches;
   post(job_, std::move(outcome_));
 }
 

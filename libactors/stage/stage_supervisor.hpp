@@ -45,15 +45,13 @@ class stage_supervisor : public actor_base, public runs_anywhere {
   void on_stage_ranks(stage_ranks& m);
   void begin(const begin_step& m);
   /// Divides W no finer than the launches of the last step were cheap; 0: as the policy wants.
-  std::uint32_t pieces_of_next_step(std::uint32_t strategy) const;
+  std::uint32_t pieces_of_next_step() const;
   void on_arrived(const arrived& m);
   void on_launch_done(const launch_done& m);
   void on_picks_seen(const picks_seen& m);
   void count_time(const launch_done& m);
   /// All ranks have ended all launches: those that ended them first were ahead until now.
   void count_behind();
-  /// For the planner of the job.
-  void note_times(const launch_done& m);
   void on_rank_step_ended(rank_step_ended& m);
   void choose();
   void fail(const std::string& why);

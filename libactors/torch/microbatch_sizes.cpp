@@ -91,35 +91,6 @@ class admitted_source final : public compute::batch_source {
   mutable simulate::last_steps<std::vector<std::uint32_t>> orders_;
 };
 
-class sized_times final : public simulate::cost_model {
- public:
-  sized_times(std::shared_ptr<const compute::batch_source> data, const job::job& j,
-              const pipeline_shape& shape)
-      : estimates_(std::move(data), j, shape), shape_(shape) {}
-
-  simulate::nanoseconds compute(step_id step, stage_id stage, const task& t) const override {
-    const auto all = steps_.at(step.value(), [&] { return estimates_.of(step, 0); });
-    const auto& chunk = (*all)[t.mb.value()][shape_.virtual_stage(stage, t.chunk).value()];
-    const auto flops = [&] {
-      switch (t.kind) {
-        case task_kind::forward: return chunk.forward_flops;
-        case task_kind::backward: return chunk.backward_flops;
-        case task_kind::weight: return chunk.weight_flops;
-        case task_kind::backward_weight: return chunk.backward_flops + chunk.weight_flops;
-      }
-      return 0.0;
-    }();
-    constexpr double flops_per_ns = 100;
-    return static_cast<simulate::nanoseconds>(flops / flops_per_ns);
-  }
-  simulate::nanoseconds link(step_id, virtual_stage_id, const task&) const override { return 0; }
-
- private:
-  const estimates estimates_;
-  const pipeline_shape shape_;
-  mutable simulate::last_steps<std::vector<estimates::of_chunks>> steps_;
-};
-
 }  // namespace
 
 std::shared_ptr<const compute::batch_source> admitted(
@@ -127,12 +98,6 @@ std::shared_ptr<const compute::batch_source> admitted(
     const pipeline_shape& shape) {
   if (j.dispatch.admit == admission::loaded) return loaded;
   return std::make_shared<const admitted_source>(std::move(loaded), j, shape);
-}
-
-std::shared_ptr<const simulate::cost_model> times_by_size(
-    std::shared_ptr<const compute::batch_source> data, const job::job& j,
-    const pipeline_shape& shape) {
-  return std::make_shared<const sized_times>(std::move(data), j, shape);
 }
 
 }  // namespace rrfp::actors

@@ -49,7 +49,6 @@ class torch_job final : public job_model {
       data = with_held_out(std::move(data), held_out_, job_.eval.batches);
       setup.evaluation = {job_.eval.every, job_.eval.batches};
     }
-    setup.expected = times_by_size(data, job_, setup.shape);
     const auto cut = job::layers_of_parts(job_);
     // If bytes are limited, count the bytes of each microbatch, not of the expected layout.
     if (job_.dispatch.slot_bytes != 0)

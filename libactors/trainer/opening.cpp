@@ -136,10 +136,7 @@ result<actors::session_setup> pipeline::impl::make_setup() {
   }
   setup.lr = named("lr", options_.lr);
   setup.wrap_transport = named("wrap_transport", options_.wrap_transport);
-  if (options_.make_policy) {
-    setup.strategies.resize(1);
-    setup.strategies.front().make_policy = named("make_policy", options_.make_policy);
-  }
+  if (options_.make_policy) setup.rule.make_policy = named("make_policy", options_.make_policy);
   if (options_.weather) setup.delays = *options_.weather;
   if (options_.slot_bytes)
     setup.slot_bytes = [bytes = named("slot_bytes", options_.slot_bytes)](

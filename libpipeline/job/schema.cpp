@@ -124,15 +124,10 @@ void add_dispatch(std::vector<key>& table) {
                "has run this many more F than B runs no further F; with several chunks, only "
                "the oldest unfinished microbatch continues on it. Postponed W do not count. 0: "
                "no limit.");
-  keys.integer("window", &o::window, {0, 65536}, "tasks",
-               "Mode `ready` with a fixed schedule: of the tasks that are not launched yet, "
-               "only the first `window` of the sequence may run, and those of the oldest "
-               "microbatch; W fills the time. 0: no window.");
   keys.integer("early_forwards", &o::early_forwards, {0, 65536}, "forwards",
                "Mode `ready`: maximum number of microbatches whose F a stage may run before "
                "they have a slot, while it has no other task. The next stage gets the output; F "
-               "runs again when a slot is free. With policy `auto`: only if simulation finds it "
-               "quicker.");
+               "runs again when a slot is free.");
   keys.limit("weight_pieces", &o::weight_pieces, {1, 64}, {"auto"}, {std::nullopt}, "launches",
              "Number of launches into which each W is divided in mode `ready`, so that a B "
              "that becomes ready waits only for a part of W. `auto`: 4 with policy "

@@ -54,7 +54,6 @@ status check_run_ahead(const job& j, const provenance& from) {
   if (d.mode == dispatch_mode::in_order) return refused("in mode in-order");
   for (const auto& [key, is_set] : {std::pair{"dispatch.slots", d.slots.value_or(0) != 0},
                                     {"dispatch.slot_bytes", d.slot_bytes != 0},
-                                    {"dispatch.window", d.window != 0},
                                     {"dispatch.early_forwards", d.early_forwards != 0}})
     if (is_set) return refused("with " + std::string{key});
   return success();
@@ -71,7 +70,6 @@ status check_agreement(const job& j, const provenance& from) {
   if (d.mode == dispatch_mode::in_order)
     return refused("\"ready\"", in_quotes(name(d.mode)), "dispatch.mode");
   for (const auto& [key, value] : {std::pair{"dispatch.lookahead", d.lookahead},
-                                   {"dispatch.window", d.window},
                                    {"dispatch.early_forwards", d.early_forwards}})
     if (value != 0) return refused("0", std::to_string(value), key);
   return success();
@@ -84,19 +82,6 @@ status check_slot_unit(const job& j, const provenance& from) {
                                                std::to_string(j.dispatch.slot_bytes));
 }
 
-status check_window(const job& j, const provenance& from, bool has_sequences) {
-  if (j.dispatch.window == 0) return success();
-  if (j.dispatch.mode == dispatch_mode::in_order)
-    return from.blame("dispatch.window",
-                      "expected 0 in mode in-order, which runs each task in its "
-                      "turn, got " +
-                          std::to_string(j.dispatch.window));
-  if (has_sequences) return success();
-  return from.blame("dispatch.window", "expected 0 with policy " + in_quotes(j.dispatch.policy) +
-                                           ", which has no fixed schedule, got " +
-                                           std::to_string(j.dispatch.window));
-}
-
 status check_early_forwards(const job& j, const provenance& from) {
   const auto number = j.dispatch.early_forwards;
   if (number == 0) return success();
@@ -107,25 +92,6 @@ status check_early_forwards(const job& j, const provenance& from) {
     return from.blame(
         "dispatch.early_forwards",
         "expected 0 with dispatch.slot_unit = \"chunk\", got " + std::to_string(number));
-  if (j.dispatch.window == 0) return success();
-  return from.blame(
-      "dispatch.early_forwards",
-      "expected 0 with a window, got " + std::to_string(number) + from.note("dispatch.window"));
-}
-
-/// A program feeds its microbatches in its own order, and its modules run each F once.
-
-status check_choice(const job& j, const provenance& from, bool chooses) {
-  if (!chooses) return success();
-  const auto policy = in_quotes(j.dispatch.policy);
-  if (j.dispatch.mode == dispatch_mode::in_order)
-    return from.blame("dispatch.policy", policy + " expects dispatch.mode = \"ready\", got " +
-                                             in_quotes(name(j.dispatch.mode)) +
-                                             from.note("dispatch.mode"));
-  if (j.dispatch.weight_pieces)
-    return from.blame("dispatch.weight_pieces", "expected \"auto\" with policy " + policy +
-                                                    ", got " +
-                                                    std::to_string(*j.dispatch.weight_pieces));
   return success();
 }
 
@@ -146,9 +112,7 @@ status check_policy(const job& j, const provenance& from, const policy_registry&
     return from.blame("dispatch.policy", describe_unknown(policy, known));
   const auto policies = registry.make(policy, effective_shape(j));
   if (!policies) return from.blame("dispatch.policy", policies.message());
-  if (auto free = check_choice(j, from, !(*policies)->candidates().empty()); !free) return free;
   const auto* sequences = (*policies)->sequences();
-  if (auto window = check_window(j, from, sequences != nullptr); !window) return window;
   if (auto early = check_early_forwards(j, from); !early) return early;
   if (sequences == nullptr || j.dispatch.mode == dispatch_mode::ready) return success();
   return check_sequence_limits(j, *sequences, from);

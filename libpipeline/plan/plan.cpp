@@ -142,39 +142,27 @@ result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registr
   auto policies = registry.make(j.dispatch.policy, p.shape);
   if (!policies) return policies.failure();
   p.policies = std::move(*policies);
-  for (const auto& candidate : p.policies->candidates())
-    if (simulate::keeps_limits(simulation_of(p, 1), candidate)) p.strategies.push_back(candidate);
-  const auto early = j.dispatch.early_forwards;
-  const strategy of_job{
-      .make_policy = [policies = p.policies](stage_id s) { return policies->make(s); },
-      .mode = j.dispatch.mode,
-      .window = j.dispatch.window,
-      .weight_pieces = j.dispatch.weight_pieces.value_or(0),
-      .early_forwards = early,
-      .name = std::string{p.policies->name()}};
-  if (p.strategies.empty())
-    p.strategies.push_back(of_job);
-  else
-    add_early_forwards(p.strategies, early, p.shape.stages);
-  if (of_job.mode == dispatch_mode::ready || p.policies->sequences() != nullptr) return p;
+  p.rule = {.make_policy = [policies = p.policies](stage_id s) { return policies->make(s); },
+            .mode = j.dispatch.mode,
+            .weight_pieces = j.dispatch.weight_pieces.value_or(0),
+            .early_forwards = j.dispatch.early_forwards};
+  if (p.rule.mode == dispatch_mode::ready || p.policies->sequences() != nullptr) return p;
 
   const auto costs = nominal_costs(j);
   auto rounds = simulation_of(p, costs, 1);
-  rounds.strategies.front().mode = dispatch_mode::ready;
+  rounds.rule.mode = dispatch_mode::ready;
   rounds.messages = simulate::transport::asynchronous;
   auto order = simulate::nominal_sequences(rounds, costs);
   if (!order) return order.failure();
   p.policies = make_fixed_policy_set(j.dispatch.policy, std::move(*order));
-  p.strategies.front().make_policy = [policies = p.policies](stage_id s) {
-    return policies->make(s);
-  };
+  p.rule.make_policy = [policies = p.policies](stage_id s) { return policies->make(s); };
   return p;
 }
 
 simulate::plan simulation_of(const dispatch_plan& p, std::uint64_t steps) {
   simulate::plan simulation;
   simulation.shape = p.shape;
-  simulation.strategies = p.strategies;
+  simulation.rule = p.rule;
   if (p.blocking_messages) simulation.messages = simulate::transport::blocking;
   simulation.lookahead = p.lookahead;
   simulation.limits = p.limits;

@@ -54,7 +54,8 @@ class reader {
     if (phase == "X") {
       const auto category = e.text("cat");
       if (category == "recovery") return read_recovery(e);
-      return category == "wait" ? read_wait(e) : category == "plan" ? read_plan(e) : read_task(e);
+      if (category == "plan") return;  // of version 0.2
+      return category == "wait" ? read_wait(e) : read_task(e);
     }
     throw malformed{fmt::format("expected an event with \"ph\" M, X, C or i, got {}",
                                 fields::shown(event.at("ph")))};
@@ -167,12 +168,6 @@ class reader {
     const auto args = e.object("args");
     runs_[process_of(e).run].steps.push_back(
         {args.step(), args.time("took_us"), args.bytes("peak_bytes")});
-  }
-
-  void read_plan(const fields& e) {
-    const auto args = e.object("args");
-    runs_[process_of(e).run].plans.push_back(
-        {args.step(), e.text("name"), args.time("forecast_us"), args.time("took_us")});
   }
 
   void read_recovery(const fields& e) {

@@ -14,15 +14,12 @@ error wrong(const policy& hint, const std::string& function, const std::string& 
 
 }  // namespace
 
-status check_policy(const policy& hint, const pipeline_shape& shape, dispatch_mode mode,
-                    std::uint32_t window) {
+status check_policy(const policy& hint, const pipeline_shape& shape, dispatch_mode mode) {
   const auto lanes = hint.lanes();
   if (lanes < 1 || lanes > lanes_max)
     return wrong(hint, "lanes()", "1 to " + std::to_string(lanes_max), std::to_string(lanes));
   if (mode != dispatch_mode::ready && lanes != 1)
     return wrong(hint, "lanes()", "1 for in-order dispatch", std::to_string(lanes));
-  if (window != 0 && lanes != 1)
-    return wrong(hint, "lanes()", "1 for a window", std::to_string(lanes));
   const auto check_lane = [&](const task& t) -> status {
     hint.rank(t);
     const auto lane = hint.lane_of(t);

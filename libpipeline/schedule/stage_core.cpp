@@ -44,32 +44,21 @@ class stage_core::impl {
     RRFP_CHECK(config_.ranks >= 1 && config_.ranks <= 64, "ranks must be 1 to 64");
     RRFP_CHECK(config_.mode == dispatch_mode::ready || ranking_.hint().lanes() == 1,
                "in-order dispatch needs a policy with one lane");
-    RRFP_CHECK(config_.window == 0 || config_.mode == dispatch_mode::ready,
-               "a window is for ready mode");
-    RRFP_CHECK(config_.window == 0 || ranking_.hint().lanes() == 1,
-               "a window needs a policy with one lane");
     RRFP_CHECK(config_.early_forwards == 0 || config_.mode == dispatch_mode::ready,
                "early forwards are for ready mode");
-    RRFP_CHECK(
-        config_.early_forwards == 0 || (config_.window == 0 && config_.limit.activations == 0),
-        "early forwards go without a window and a limit of activations");
+    RRFP_CHECK(config_.early_forwards == 0 || config_.limit.activations == 0,
+               "early forwards cannot be combined with a limit of activations");
     RRFP_CHECK(config_.early_forwards == 0 || !config_.forwards_in_order,
                "an F that changes buffers runs once");
     RRFP_CHECK(config_.limit.run_ahead == 0 || is_bound_by_run_ahead_alone(),
                "back-pressure is for ready mode, and goes without other limits of F");
     RRFP_CHECK(config_.agreement == rank_agreement::arrivals || agrees_alone(),
-               "candidates are for ready mode, without lookahead, window and early forwards");
+               "candidates are for ready mode, without lookahead and early forwards");
     all_ranks_ = all_ranks(config_.ranks);
     if (config_.agreement == rank_agreement::candidates && config_.ranks > 1)
       by_rank_.assign(config_.ranks, ready_sets{ranking_.size()});
     actions_.reserve(config_.lookahead + 2);
   }
-
-  void check_ended() const {
-    RRFP_CHECK(running_.empty() && (aborted_ || left_.count() == 0),
-               "a step begins only after the previous one has ended");
-  }
-  void continue_numbers_of(const impl& before) { next_seq_ = before.next_seq_; }
 
   std::span<const action> on(const event& e) {
     actions_.clear();
@@ -131,6 +120,8 @@ class stage_core::impl {
   // ---- events
 
   void handle(const step_began& e) {
+    RRFP_CHECK(running_.empty() && (aborted_ || left_.count() == 0),
+               "a step begins only after the previous one has ended");
     aborted_ = false;
     step_ = e.step;
     waiting_.reset();
@@ -226,7 +217,7 @@ class stage_core::impl {
   enum class gather_phase : std::uint8_t { none, under_way, done };
 
   bool agrees_alone() const {
-    return config_.mode == dispatch_mode::ready && config_.lookahead == 0 && config_.window == 0 &&
+    return config_.mode == dispatch_mode::ready && config_.lookahead == 0 &&
            config_.early_forwards == 0;
   }
 
@@ -332,7 +323,7 @@ class stage_core::impl {
 
   bool is_bound_by_run_ahead_alone() const {
     const memory_limit alone{.run_ahead = config_.limit.run_ahead};
-    return config_.mode == dispatch_mode::ready && config_.limit == alone && config_.window == 0 &&
+    return config_.mode == dispatch_mode::ready && config_.limit == alone &&
            config_.early_forwards == 0 && !config_.forwards_in_order;
   }
 
@@ -365,7 +356,6 @@ class stage_core::impl {
 
   candidate best_ready(const ready_sets& of) const {
     if (of.count == 0) return {};
-    if (config_.window != 0) return best_in_window();
     bool bound_before = false;
     for (const auto number : ranking_.order(view(of))) {
       const auto lane = ranking_.lane(number);
@@ -445,29 +435,6 @@ class stage_core::impl {
             : skipped == 0 ? choice::hint_head
                            : choice::skipped_not_ready,
             skipped};
-  }
-
-  /// The first `window` unlaunched tasks.
-  lane_range window() const {
-    lane_range range{0, 0};
-    for (std::uint32_t i = 0; i < config_.window && range.end < ranking_.size(); ++i) {
-      const auto next = left_.first_in(range.end, ranking_.size());
-      range.end = next == none ? ranking_.size() : next + 1;
-    }
-    return range;
-  }
-
-  /// The best-ranked task in the window that can run. Else one of the oldest unfinished microbatch,
-  /// which must never wait for the window, because stages could then wait for each other. Else a W:
-  /// it fills the time and frees memory.
-  candidate best_in_window() const {
-    auto blocked = none;
-    auto best = best_in(ready_, window(), blocked);
-    if (best == none)
-      best = best_of_chunks([&](chunk_id c) { return of_oldest_unfinished(ready_, c); });
-    if (best == none) best = best_of_chunks([&](chunk_id c) { return due_weight(c); });
-    if (best == none) return {};
-    return {best, reason_for(ready_, best, {0, ranking_.size()}, blocked < best)};
   }
 
   template <class Best>
@@ -644,12 +611,6 @@ class stage_core::impl {
     if (ready_.count == 0)
       if (const auto head = partly_here_.first_in(0, ranking_.size()); head != none)
         return {wait_cause::ranks, ranking_.at(head)};
-    if (config_.window != 0 && ready_.count != 0) {
-      auto blocked = none;
-      best_in(ready_, window(), blocked);
-      if (blocked != none) return {wait_cause::memory, ranking_.at(blocked)};
-      return {wait_cause::in_order, ranking_.at(left_.first_in(0, ranking_.size()))};
-    }
     for (const auto number : ranking_.order(view(ready_))) {
       const auto lane = ranking_.lane(number);
       const auto first = [&](const priority_bitmap& of) { return first_of(of, lane); };
@@ -735,41 +696,26 @@ class stage_core::impl {
   std::vector<action> actions_;
 };
 
-stage_core::stage_core(stage_config config, std::unique_ptr<policy> hint) {
-  ways_.push_back(std::make_unique<impl>(config, std::move(hint)));
-}
-stage_core::stage_core(std::vector<way> ways) {
-  RRFP_CHECK(!ways.empty(), "a core needs a way to run a step");
-  for (auto& w : ways) ways_.push_back(std::make_unique<impl>(w.config, std::move(w.hint)));
-}
+stage_core::stage_core(stage_config config, std::unique_ptr<policy> hint)
+    : impl_(std::make_unique<impl>(std::move(config), std::move(hint))) {}
 stage_core::stage_core(stage_core&&) noexcept = default;
 stage_core& stage_core::operator=(stage_core&&) noexcept = default;
 stage_core::~stage_core() = default;
 
-void stage_core::choose(std::uint32_t way) {
-  RRFP_CHECK(way < ways_.size(), "a step begins in one of the ways that the core was given");
-  now().check_ended();
-  ways_[way]->continue_numbers_of(now());
-  chosen_ = way;
-}
-
-std::span<const action> stage_core::on(const event& e) {
-  if (const auto* const begun = std::get_if<step_began>(&e)) choose(begun->strategy);
-  return now().on(e);
-}
-const stage_config& stage_core::config(std::uint32_t way) const { return ways_[way]->config_; }
-const policy& stage_core::hint(std::uint32_t way) const { return ways_[way]->ranking_.hint(); }
-const memory_use& stage_core::memory() const { return now().slots_.use(); }
+std::span<const action> stage_core::on(const event& e) { return impl_->on(e); }
+const stage_config& stage_core::config() const { return impl_->config_; }
+const policy& stage_core::hint() const { return impl_->ranking_.hint(); }
+const memory_use& stage_core::memory() const { return impl_->slots_.use(); }
 task_kind stage_core::backward_of(microbatch_id mb, chunk_id chunk) const {
-  return now().ranking_.hint().backward_of(mb, chunk);
+  return impl_->ranking_.hint().backward_of(mb, chunk);
 }
 std::uint32_t stage_core::outstanding() const {
-  return static_cast<std::uint32_t>(now().running_.size());
+  return static_cast<std::uint32_t>(impl_->running_.size());
 }
-std::uint32_t stage_core::remaining() const { return now().left_.count(); }
-std::uint32_t stage_core::ready() const { return now().ready(); }
-const agreement_counts& stage_core::agreement() const { return now().agreement(); }
+std::uint32_t stage_core::remaining() const { return impl_->left_.count(); }
+std::uint32_t stage_core::ready() const { return impl_->ready(); }
+const agreement_counts& stage_core::agreement() const { return impl_->agreement(); }
 bool stage_core::step_complete() const { return remaining() == 0 && outstanding() == 0; }
-stage_snapshot stage_core::snapshot() const { return now().snapshot(); }
+stage_snapshot stage_core::snapshot() const { return impl_->snapshot(); }
 
 }  // namespace rrfp

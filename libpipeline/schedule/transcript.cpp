@@ -9,7 +9,6 @@ namespace {
 
 std::string line_of(const step_began& e) {
   auto line = "step " + std::to_string(e.step.value());
-  if (e.strategy != 0) line += " strategy " + std::to_string(e.strategy);
   if (e.weight_pieces != 0) line += " pieces " + std::to_string(e.weight_pieces);
   for (const auto bytes : e.slot_bytes) line += " " + std::to_string(bytes);
   return line;
@@ -77,15 +76,13 @@ result<event> parse_event(std::string_view line) {
   if (words[0] == "step") {
     std::uint64_t step = 0;
     step_began e;
-    constexpr auto form = "'step NUMBER [strategy NUMBER] [pieces NUMBER] [BYTES...]'";
+    constexpr auto form = "'step NUMBER [pieces NUMBER] [BYTES...]'";
     if (words.size() < 2 || !parse(words[1], step)) return bad(form);
     e.step = step_id{step};
     std::size_t next = 2;
-    for (const auto& [word, value] :
-         {std::pair{"strategy", &e.strategy}, std::pair{"pieces", &e.weight_pieces}}) {
-      if (next + 1 >= words.size() || words[next] != word) continue;
-      if (!parse(words[next + 1], *value) || *value == 0) return bad(form);
-      next += 2;
+    if (words.size() > 3 && words[2] == "pieces") {
+      if (!parse(words[3], e.weight_pieces) || e.weight_pieces == 0) return bad(form);
+      next = 4;
     }
     for (; next < words.size(); ++next)
       if (!parse(words[next], e.slot_bytes.emplace_back())) return bad(form);

@@ -99,9 +99,8 @@ class simulation {
     step_began_at_ = now_;
     bound_.reset();
     const auto& shape = plan_.shape;
-    chosen_ = plan_.choose ? plan_.choose(step) : step_choice{};
     for (std::uint32_t s = 0; s < stages_.size(); ++s) {
-      step_began begun{.step = step, .strategy = chosen_.strategy};
+      step_began begun{.step = step};
       if (plan_.slot_bytes)
         for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
           begun.slot_bytes.push_back(plan_.slot_bytes(step, stage_id{s}, microbatch_id{mb}));
@@ -162,7 +161,7 @@ class simulation {
       total.bytes_peak = std::max(total.bytes_peak, bytes_peak);
       total.activations_peak = std::max(total.activations_peak, activations_peak);
     }
-    report_.steps.push_back({now_ - step_began_at_, bound_.value(), chosen_});
+    report_.steps.push_back({now_ - step_began_at_, bound_.value()});
     report_.makespan += report_.steps.back().makespan;
     report_.lower_bound += report_.steps.back().lower_bound;
     return success();
@@ -438,7 +437,6 @@ class simulation {
   nanoseconds now_ = 0;
   nanoseconds step_began_at_ = 0;
   step_id step_;
-  step_choice chosen_;
   lower_bound bound_;
   report report_;
 };

@@ -184,7 +184,7 @@ TEST_CASE("forwards that run early and again give the same bits as a plain loop"
   const auto m = model_of(true);
   const auto shape = GENERATE(linear(3), pipeline_shape{2, 2, microbatches, placement::v});
   auto setup = small_setup({shape, dispatch_mode::ready, "bfw_plus", 4, 1}, m, train_of());
-  setup.strategies.front().early_forwards = 2;
+  setup.rule.early_forwards = 2;
   setup.record_transcripts = true;
   const auto r = (*session::open(std::move(setup)))->run();
   require_same(r, plain_reference(m));
@@ -197,43 +197,16 @@ TEST_CASE("forwards that run early and again give the same bits as a plain loop"
   for (const auto& s : r.summary.stages) CHECK(s.memory.slots_peak == 1);
 }
 
-TEST_CASE("a run that chooses among strategies gives the same bits as a plain loop, as each one") {
-  const bool tied = GENERATE(false, true);
-  const auto m = model_of(tied);
+TEST_CASE("every policy gives the same bits as a plain loop, as a hint and in order") {
+  const auto m = model_of(GENERATE(false, true));
   const auto shape = GENERATE(linear(3), pipeline_shape{2, 2, microbatches, placement::v});
   const auto expected = plain_reference(m);
-  const auto setup_of = [&] {
-    return small_setup({shape, dispatch_mode::ready, "bf", 4}, m, train_of());
-  };
-  auto setup = setup_of();
-  setup.strategies = (*policies::registry().make("auto", shape))->candidates();
-  // The schedules that need more than 4 slots cannot run in order.
-  simulate::plan p;
-  p.shape = shape;
-  p.limits = setup.limits;
-  std::erase_if(setup.strategies, [&](const auto& way) { return !keeps_limits(p, way); });
-  REQUIRE(setup.strategies.size() > 3);
-  for (const auto& way : setup.strategies) {
-    INFO(way.name);
-    auto one = setup_of();
-    one.strategies = {way};
-    require_same((*session::open(std::move(one)))->run(), expected);
-  }
-
-  std::set<std::string> names;
-  for (const auto& way : setup.strategies) names.insert(way.name);
-  trace_recorder trace;
-  setup.trace = &trace;
-  const auto r = (*session::open(std::move(setup)))->run();
-  require_same(r, expected);
-  CHECK_THAT(r.summary.choices, Catch::Contains(" of 3 steps"));
-  const auto plans = trace.plans();
-  REQUIRE(plans.size() == steps);
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    CHECK(plans[i].step == step_id{i});
-    CHECK(names.contains(plans[i].strategy));
-    CHECK(plans[i].took > 0);
-    CHECK(plans[i].end - plans[i].begin >= plans[i].took);
+  for (const auto& policy : policies::registry().known()) {
+    if (!policies::registry().make(policy.name, shape)) continue;
+    INFO(policy.name);
+    const std::string name{policy.name};
+    require_same(run({shape, dispatch_mode::ready, name, 4}, m), expected);
+    if (policy.fixed) require_same(run({shape, dispatch_mode::in_order, name, 4}, m), expected);
   }
 }
 
@@ -257,7 +230,7 @@ TEST_CASE("dispatch slots limit what a stage holds in a real run") {
 TEST_CASE("a recorded run replayed through a fresh core gives the same actions") {
   const choice_of_run c{linear(3), dispatch_mode::ready, "bfw", 5, 3, 1};
   auto setup = small_setup(c, model_of(true), train_of());
-  const auto make_policy = setup.strategies.front().make_policy;
+  const auto make_policy = setup.rule.make_policy;
   setup.record_transcripts = true;
   const auto r = (*session::open(std::move(setup)))->run();
   REQUIRE(r.how == ending::done);

@@ -1,4 +1,4 @@
-// The order of admission and the expected times of real data follow from the sizes of microbatches.
+// The order of admission of real data follows from the sizes of microbatches.
 #include "torch/microbatch_sizes.hpp"
 
 #include <ATen/ATen.h>
@@ -58,22 +58,4 @@ TEST_CASE("real data is admitted in the order of its sizes, each replica by itse
       for (std::uint32_t i = 0; i < shape.microbatches; ++i)
         CHECK(ids[i] == replica * shape.microbatches + i);
     }
-}
-
-TEST_CASE("longer microbatches are expected to take longer, on every stage") {
-  const pipeline_shape shape{2, 1, 5};
-  const auto times =
-      times_by_size(std::make_shared<const lengths>(), job_of(admission::loaded, 1), shape);
-  for (const auto kind : {task_kind::forward, task_kind::backward, task_kind::weight})
-    for (std::uint32_t s = 0; s < 2; ++s)
-      for (std::uint32_t a = 0; a < 5; ++a)
-        for (std::uint32_t b = 0; b < 5; ++b) {
-          const auto time = [&](std::uint32_t mb) {
-            return times->compute(step_id{4}, stage_id{s}, {kind, microbatch_id{mb}, chunk_id{0}});
-          };
-          const auto length = [&](std::uint32_t mb) {
-            return lengths::length(step_id{4}, microbatch_id{mb});
-          };
-          CHECK((time(a) < time(b)) == (length(a) < length(b)));
-        }
 }

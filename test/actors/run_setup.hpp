@@ -48,13 +48,13 @@ inline session_setup run_setup(const choice_of_run& c, const job::train_options&
   if (c.mode == dispatch_mode::in_order && policies->sequences() == nullptr) {
     simulate::plan rounds;
     rounds.shape = c.shape;
-    rounds.strategies = {{[policies](stage_id stage) { return policies->make(stage); }}};
+    rounds.rule = {[policies](stage_id stage) { return policies->make(stage); }};
     auto costs = simulate::stage_costs::make(c.shape, {});
     auto order = simulate::nominal_sequences(rounds, *costs);
     RRFP_CHECK(order.ok(), "rounds become a sequence");
     policies = make_fixed_policy_set(c.policy, std::move(*order));
   }
-  s.strategies = {{[policies](stage_id stage) { return policies->make(stage); }, c.mode}};
+  s.rule = {[policies](stage_id stage) { return policies->make(stage); }, c.mode};
   s.train = train;
   if (c.weather != 0) {
     s.delays.compute = [w = c.weather](step_id step, stage_id stage, rank_id, const task& t) {

@@ -181,7 +181,6 @@ TEST_CASE("2, 4 and 8 nodes train to the bits of one process") {
     }
     CHECK(bits_of(job, 4, {over, jitter}) == one);
     CHECK(bits_of(job, 4, {over, in_order}) == one);
-    CHECK(bits_of(job, 2, {over, jitter, {"dispatch.policy=auto"}}) == one);
   }
 }
 
@@ -233,7 +232,7 @@ TEST_CASE("texts with pictures train to the same bits on any nodes") {
   const settings sorted{"dispatch.admission=small_large_small"};
   const auto sorted_alone = bits_of(job, 1, {sorted});
   CHECK_FALSE(sorted_alone == alone);
-  CHECK(bits_of(job, 3, {sorted, jitter, {"dispatch.policy=auto"}}) == sorted_alone);
+  CHECK(bits_of(job, 3, {sorted, jitter}) == sorted_alone);
   // Evaluations change no bit of the training, and have the same bits on any nodes.
   const settings evaluated{"eval.shapes=20", "eval.every=1", "eval.batches=2"};
   auto held_out = bits_of(job, 1, {evaluated});

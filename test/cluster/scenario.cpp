@@ -38,8 +38,6 @@ void draw_dispatch(scenario& c, random_source& random) {
   if (is_linear && c.shape.microbatches >= c.shape.stages && random.one_in(3)) {
     c.policy = fixed[random.below(3)];
     if (random.one_in(2)) c.mode = dispatch_mode::in_order;
-    if (c.mode == dispatch_mode::ready && random.one_in(3))
-      c.window = static_cast<std::uint32_t>(random.between(1, 4));
   }
   c.lookahead = static_cast<std::uint32_t>(random.below(3));
   if (c.mode == dispatch_mode::in_order) return;
@@ -47,7 +45,7 @@ void draw_dispatch(scenario& c, random_source& random) {
   if (random.one_in(4)) c.forwards_in_order = true;
   const auto limit = random.below(6);
   if (limit == 1 || limit == 2) c.limit.slots = static_cast<std::uint32_t>(random.between(1, 6));
-  if (limit == 1 && c.window == 0 && !c.forwards_in_order)
+  if (limit == 1 && !c.forwards_in_order)
     c.early_forwards = static_cast<std::uint32_t>(random.between(1, 3));
   if (limit == 3)
     c.limit.activations = static_cast<std::uint32_t>(random.between(c.shape.chunks, 8));
@@ -57,7 +55,7 @@ void draw_dispatch(scenario& c, random_source& random) {
       c.slot_bytes.push_back(static_cast<std::uint64_t>(random.between(20, 200)));
   }
   // The paper's back-pressure goes without other limits of F.
-  if (limit == 5 && c.window == 0 && !c.forwards_in_order)
+  if (limit == 5 && !c.forwards_in_order)
     c.limit.run_ahead = static_cast<std::uint32_t>(random.between(1, 6));
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <rrfp/schedule/policy_set.hpp>
+#include <rrfp/schedule/stage_core.hpp>
 
 #include "random_source.hpp"
 
@@ -71,7 +72,6 @@ struct scenario {
   std::uint32_t lookahead = 0;
   std::uint32_t early_forwards = 0;
   std::uint32_t weight_pieces = 1;
-  std::uint32_t window = 0;
   bool forwards_in_order = false;
   memory_limit limit;
   std::vector<std::uint64_t> slot_bytes;  ///< by microbatch; empty: bytes are not counted

@@ -5,6 +5,7 @@
 
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/policies/registry.hpp>
+#include <rrfp/schedule/dispatch_rule.hpp>
 
 #include "cluster.hpp"
 #include "job.hpp"
@@ -38,16 +39,15 @@ std::uint32_t number_of(const void* descriptor) {
 rank_address address_of(const rank_key& k) { return {k.stage, k.rank, k.replica}; }
 rank_key key_of(const rank_address& a) { return {a.replica, a.stage, a.rank}; }
 
-std::vector<strategy> strategies_of(const scenario& c) {
+dispatch_rule rule_of(const scenario& c) {
   auto made = policies::registry().make(c.policy, c.shape);
   RRFP_EXPECT(made.ok(), made.ok() ? "" : made.message());
-  strategy way;
-  way.make_policy = [set = *made](stage_id stage) { return set->make(stage); };
-  way.mode = c.mode;
-  way.early_forwards = c.early_forwards;
-  way.weight_pieces = c.weight_pieces;
-  way.window = c.window;
-  return {way};
+  dispatch_rule rule;
+  rule.make_policy = [set = *made](stage_id stage) { return set->make(stage); };
+  rule.mode = c.mode;
+  rule.early_forwards = c.early_forwards;
+  rule.weight_pieces = c.weight_pieces;
+  return rule;
 }
 
 }  // namespace
@@ -112,7 +112,7 @@ transport_core_options session::transport_options() const {
 }
 
 void session::build() {
-  const auto strategies = strategies_of(c());
+  const auto rule = rule_of(c());
   for (std::uint32_t d = 0; d < c().replicas; ++d)
     for (std::uint32_t st = 0; st < c().shape.stages; ++st)
       for (std::uint32_t r = 0; r < c().ranks; ++r) {
@@ -133,7 +133,7 @@ void session::build() {
         config.limit = c().limit;
         config.forwards_in_order = c().forwards_in_order;
         auto stage = std::make_unique<stage_driver>(
-            stage_driver{{key.replica, key.stage}, make_stage_core(config, strategies)});
+            stage_driver{{key.replica, key.stage}, make_stage_core(config, rule)});
         stage_of_[stage->key] = stage.get();
         stages_.push_back(std::move(stage));
       }

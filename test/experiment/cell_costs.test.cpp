@@ -72,7 +72,6 @@ TEST_CASE("every mode, policy, limit and admission gets the same tasks, messages
         d.messages = job::messages_kind::blocking;
         d.slots = 3;
         d.slot_bytes = 1000;
-        d.window = 5;
         d.admit = admit;
         CHECK(durations_of(other) == base);
       }

@@ -398,12 +398,10 @@ TEST_CASE("Back-pressure is refused with any other limit of forwards") {
   };
   CHECK(refusal(job) == "accepted");
   CHECK(refusal(job + "slots = \"none\"") == "accepted");
-  CHECK(refusal(job + "policy = \"auto\"") == "accepted");
   CHECK(refusal(job + "slots = 5") == refused("with dispatch.slots"));
   CHECK(refusal(job + "slots = \"1f1b\"") == refused("with dispatch.slots"));
   CHECK(refusal(job + "slot_bytes = \"1MiB\"") == refused("with dispatch.slot_bytes"));
   CHECK(refusal(job + "early_forwards = 1") == refused("with dispatch.early_forwards"));
-  CHECK(refusal(job + "policy = \"zb_h1\"\nwindow = 5") == refused("with dispatch.window"));
   CHECK(refusal(job + "mode = \"in-order\"") == refused("in mode in-order"));
 }
 
@@ -414,49 +412,23 @@ TEST_CASE("Agreement by candidates is refused where the stage does not choose al
     return "x.toml:5: dispatch.agreement: \"candidates\" expects dispatch." + expected;
   };
   CHECK(refusal(job) == "accepted");
-  CHECK(refusal(job + "policy = \"auto\"") == "accepted");
   CHECK(refusal(job + "mode = \"in-order\"") == refused("mode = \"ready\", got \"in-order\""));
   CHECK(refusal(job + "lookahead = 1") == refused("lookahead = 0, got 1"));
-  CHECK(refusal(job + "policy = \"zb_h1\"\nwindow = 5") == refused("window = 0, got 5"));
   CHECK(refusal(job + "early_forwards = 2") == refused("early_forwards = 0, got 2"));
 }
 
-TEST_CASE("A window is refused where it means nothing, and slots by chunk with bytes") {
-  const std::string job = "[pipeline]\nstages = 4\n[dispatch]\nwindow = 5\n";
-  CHECK(refusal(job + "policy = \"zb_h1\"") == "accepted");
-  CHECK(refusal(job + "policy = \"zb_h1\"\nmode = \"in-order\"") ==
-        "x.toml:4: dispatch.window: expected 0 in mode in-order, which runs each task in its turn, "
-        "got 5");
-  CHECK(refusal(job) ==
-        "x.toml:4: dispatch.window: expected 0 with policy \"bfw_plus\", which has no fixed "
-        "schedule, "
-        "got 5");
+TEST_CASE("Slots by chunk are refused with bytes") {
   CHECK(refusal("[dispatch]\nslot_unit = \"chunk\"\nslot_bytes = 100") ==
         "x.toml:3: dispatch.slot_bytes: expected 0 with dispatch.slot_unit = \"chunk\", got 100");
 }
 
-TEST_CASE("Early forwards are refused in order, in a window and with slots by chunk") {
+TEST_CASE("Early forwards are refused in order and with slots by chunk") {
   const std::string job = "[pipeline]\nstages = 4\n[dispatch]\nearly_forwards = 5\n";
   CHECK(refusal(job) == "accepted");
-  CHECK(refusal(job + "policy = \"auto\"") == "accepted");
   CHECK(refusal(job + "mode = \"in-order\"") ==
         "x.toml:4: dispatch.early_forwards: expected 0 in mode in-order, got 5");
   CHECK(refusal(job + "slot_unit = \"chunk\"") ==
         "x.toml:4: dispatch.early_forwards: expected 0 with dispatch.slot_unit = \"chunk\", got 5");
-  CHECK(refusal(job + "policy = \"zb_h1\"\nwindow = 3") ==
-        "x.toml:4: dispatch.early_forwards: expected 0 with a window, got 5");
-}
-
-TEST_CASE("A policy that chooses for each step refuses keys that choose too") {
-  const std::string job = "[pipeline]\nstages = 4\n[dispatch]\npolicy = \"auto\"\n";
-  CHECK(refusal(job) == "accepted");
-  CHECK(refusal(job + "mode = \"in-order\"") ==
-        "x.toml:4: dispatch.policy: \"auto\" expects dispatch.mode = \"ready\", got \"in-order\"");
-  CHECK(refusal(job + "weight_pieces = 3") ==
-        "x.toml:5: dispatch.weight_pieces: expected \"auto\" with policy \"auto\", got 3");
-  CHECK(refusal(job + "window = 3") ==
-        "x.toml:5: dispatch.window: expected 0 with policy \"auto\", which has no fixed schedule, "
-        "got 3");
 }
 
 TEST_CASE("An override is refused with its own text") {

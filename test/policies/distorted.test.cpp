@@ -21,7 +21,7 @@ const pipeline_shape shape{4, 1, 12, placement::linear};
 simulate::nanoseconds makespan(const std::shared_ptr<const policy_set>& set) {
   simulate::plan p;
   p.shape = shape;
-  p.strategies = {{[set](stage_id s) { return set->make(s); }}};
+  p.rule = {[set](stage_id s) { return set->make(s); }};
   p.limit.slots = 8;
   const auto costs = simulate::stage_costs::make(shape, {});
   REQUIRE(costs.ok());

@@ -43,7 +43,7 @@ TEST_CASE("every policy is listed by name with a summary") {
   }
   CHECK(names == std::vector<std::string_view>{
                      "bf", "bfw", "bfw_plus", "fb", "f_priority", "b_priority", "one_f_one_b",
-                     "gpipe", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "dualpipe_v", "auto"});
+                     "gpipe", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "dualpipe_v"});
 }
 
 TEST_CASE("every known policy can be made under its own name, one object per stage") {
@@ -55,30 +55,9 @@ TEST_CASE("every known policy can be made under its own name, one object per sta
     for (std::uint32_t s = 0; s < shape.stages; ++s) {
       const auto made = set->make(stage_id{s});
       REQUIRE(made != nullptr);
-      CHECK(made->name() == (set->candidates().empty() ? info.name : "bfw_plus"));
+      CHECK(made->name() == info.name);
     }
   }
-}
-
-TEST_CASE("auto chooses among BFW+ and the schedules that the shape allows") {
-  const auto names = [](const pipeline_shape& shape) {
-    std::vector<std::string> all;
-    const auto set = policies_of("auto", shape);
-    for (const auto& way : set->candidates()) {
-      all.push_back(way.name);
-      const auto hint = way.make_policy(stage_id{0});
-      CHECK(check_policy(*hint, shape, way.mode, way.window).ok());
-    }
-    return all;
-  };
-  using list = std::vector<std::string>;
-  CHECK(names(linear(4, 8)) == list{"bfw_plus", "bfw_plus with W in 8", "one_f_one_b in order",
-                                    "gpipe in order", "zb_h1 in order", "zb_h2 in order"});
-  CHECK(names(linear(4, 3)).size() == 5);  // zb_h2 needs 7 microbatches
-  CHECK(names(folded(3, 7)) == list{"bfw_plus", "bfw_plus with W in 8", "zb_v in order",
-                                    "zb_v in a window of 10", "dualpipe_v in order",
-                                    "dualpipe_v in a window of 10"});
-  CHECK(policies_of("bfw", linear(4, 8))->candidates().empty());
 }
 
 TEST_CASE(

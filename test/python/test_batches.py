@@ -67,7 +67,7 @@ def test_outputs_of_rows_are_merged_and_others_are_lists():
     assert got[4].shape == (8 * 16,)
 
 
-@pytest.mark.parametrize("policy", ["bf", "zb_h1", "auto", last_first])
+@pytest.mark.parametrize("policy", ["bf", "zb_h1", last_first])
 def test_losses_that_travel_with_the_rows_are_listed_in_the_order_of_the_microbatches(policy):
     kind = KINDS["experts with router losses"]
     ((x,), y), *_ = kind.batches()

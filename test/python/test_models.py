@@ -7,7 +7,7 @@ from models import adam, equal, twin
 
 JITTER = {"jitter.compute": "lognormal", "jitter.compute_sigma": 0.5}
 WAYS = {
-    **{policy: {**JITTER, "dispatch.policy": policy} for policy in ("bf", "bfw", "bfw_plus", "zb_h1", "auto")},
+    **{policy: {**JITTER, "dispatch.policy": policy} for policy in ("bf", "bfw", "bfw_plus", "zb_h1")},
     "in order": {**JITTER, "dispatch.policy": "one_f_one_b", "dispatch.mode": "in-order"},
 }
 

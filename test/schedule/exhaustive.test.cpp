@@ -290,7 +290,7 @@ std::string text_of(const pipeline_setup& s, const std::string& hint) {
          std::string(name(s.mode)) + " slots " + std::to_string(s.limit.slots) + " bytes " +
          std::to_string(s.limit.bytes) + " run_ahead " + std::to_string(s.limit.run_ahead) +
          " activations " + std::to_string(s.limit.activations) + " pieces " +
-         std::to_string(s.weight_pieces) + " window " + std::to_string(s.window) + " hint " + hint;
+         std::to_string(s.weight_pieces) + " hint " + hint;
 }
 
 /// Adds up the explored states; a failure names its case.
@@ -501,7 +501,6 @@ TEST_CASE("Nor when forwards run in the order of the microbatches on some stages
           for (auto stages = 1U; stages < 1U << shape.stages; ++stages) {
             pipeline_setup setup{shape, 1, 0, dispatch_mode::ready, limit, bytes, hint.by_stage};
             setup.forwards_in_order = stages;
-            if (hint.name == "reversed") setup.window = stages % 3;
             all.add(setup, decisions::eager, hint.name);
           }
         }
@@ -509,31 +508,6 @@ TEST_CASE("Nor when forwards run in the order of the microbatches on some stages
     }
   }
   all.report("every order, forwards in order");
-}
-
-TEST_CASE("Nor when a window limits the choice") {
-  exploration all;
-  for (const auto& shape : small_shapes()) {
-    if (shape.virtual_stages() * shape.microbatches > 9) continue;
-    for (const bool fused : {true, false}) {
-      for (const auto& hint : hints_for(shape, fused)) {
-        if (std::any_of(hint.by_stage.begin(), hint.by_stage.end(),
-                        [](const hint_table& h) { return h.lanes != 1; }))
-          continue;
-        auto limits = limits_for(shape.microbatches);
-        for (auto limit = shape.chunks; limit < shape.chunks * shape.microbatches; ++limit)
-          limits.push_back({{0, 0, 0, limit}, {}});
-        for (const auto& [limit, bytes] : limits) {
-          for (const std::uint32_t window : {1U, 2U, 3U}) {
-            pipeline_setup setup{shape, 1, 0, dispatch_mode::ready, limit, bytes, hint.by_stage};
-            setup.window = window;
-            all.add(setup, decisions::eager, hint.name);
-          }
-        }
-      }
-    }
-  }
-  all.report("every order, windows of 1 to 3");
 }
 
 TEST_CASE("Nor with launches queued behind the running one") {

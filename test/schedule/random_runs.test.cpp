@@ -63,15 +63,14 @@ pipeline_setup random_setup(random_source& random) {
     if (auto valid = check_sequences(shape, sequences); !valid)
       throw rule_violation{valid.message()};
     setup.hints = sequence_hints(shape, sequences);
-    if (!back_pressure && random.one_in(2)) setup.window = random.between(1, 8);
   }
-  if (setup.window == 0 && random.one_in(4)) {
+  if (random.one_in(4)) {
     setup.agreement = rank_agreement::candidates;
     setup.lookahead = 0;
     return setup;
   }
   if (back_pressure) return setup;
-  if (setup.window == 0 && setup.limit.activations == 0 && random.one_in(3))
+  if (setup.limit.activations == 0 && random.one_in(3))
     setup.early_forwards = random.between(1, 8);
   else if (random.one_in(3))
     setup.forwards_in_order = random.below(1U << shape.stages);
@@ -216,7 +215,7 @@ void run_in_order(random_source& random) {
   auto setup = random_setup(random);
   setup.mode = dispatch_mode::in_order;
   setup.limit.run_ahead = 0;
-  setup.window = setup.early_forwards = setup.forwards_in_order = 0;
+  setup.early_forwards = setup.forwards_in_order = 0;
   setup.agreement = rank_agreement::arrivals;
   auto sequences = random_sequences(setup.hints, random);
   if (random.one_in(2)) {

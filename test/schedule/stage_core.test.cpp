@@ -1252,8 +1252,6 @@ TEST_CASE("An event that breaks the protocol aborts the process") {
              Contains("a step begins only after the previous one has ended"));
   CHECK_THAT(dies_of(both_running + "abort\nstep 1\n"),
              Contains("a step begins only after the previous one has ended"));
-  CHECK_THAT(dies_of("step 0 strategy 1\n"),
-             Contains("a step begins in one of the ways that the core was given"));
   CHECK_THAT(dies_of("step 0 1 2 3\n"), Contains("slot_bytes must have one entry per microbatch"));
 }
 

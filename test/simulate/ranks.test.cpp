@@ -39,8 +39,8 @@ plan plan_of(std::string_view name, const pipeline_shape& shape, std::uint32_t r
   plan p;
   p.shape = shape;
   const bool fixed = (*set)->sequences() != nullptr;
-  p.strategies = {{[set = *set](stage_id s) { return set->make(s); },
-                   fixed ? dispatch_mode::in_order : dispatch_mode::ready}};
+  p.rule = {[set = *set](stage_id s) { return set->make(s); },
+            fixed ? dispatch_mode::in_order : dispatch_mode::ready};
   p.ranks = ranks;
   return p;
 }
@@ -87,8 +87,7 @@ TEST_CASE("ranks with equal times run like a stage of one device, in every mode"
     for (const auto messages : {transport::asynchronous, transport::blocking}) {
       const auto shape = linear(4, 8);
       auto one = plan_of(policy, shape, 1);
-      if (messages == transport::blocking && one.strategies.front().mode == dispatch_mode::ready)
-        continue;
+      if (messages == transport::blocking && one.rule.mode == dispatch_mode::ready) continue;
       one.messages = messages;
       auto four = one;
       four.ranks = 4;
@@ -186,8 +185,7 @@ TEST_CASE("a run by candidates can be replayed from its transcript") {
     config.ranks = 3;
     config.agreement = rank_agreement::candidates;
     config.weight_pieces = 0;
-    const auto replayed =
-        replay(config, p.strategies.front().make_policy(stage_id{s}), lines.lines(stage_id{s}));
+    const auto replayed = replay(config, p.rule.make_policy(stage_id{s}), lines.lines(stage_id{s}));
     CHECK((replayed ? "" : replayed.message()) == "");
   }
   CHECK(deferrals > 0);

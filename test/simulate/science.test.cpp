@@ -43,7 +43,7 @@ plan plan_of(std::string_view name, dispatch_mode mode, const pipeline_shape& sh
   REQUIRE(set.ok());
   plan p;
   p.shape = shape;
-  p.strategies = {{[set = *set](stage_id s) { return set->make(s); }, mode}};
+  p.rule = {[set = *set](stage_id s) { return set->make(s); }, mode};
   return p;
 }
 
@@ -118,22 +118,18 @@ TEST_CASE("at equal memory BFW+ gains over BFW, and more on a V whose chunks are
   bfw.limit.slots = plus.limit.slots = 16;
   const auto baseline = total_ms(bfw, jitter);
   CHECK(baseline / total_ms(plus, jitter) > 1.04);
-  plus.strategies.front().weight_pieces = 1;
+  plus.rule.weight_pieces = 1;
   CHECK(baseline / total_ms(plus, jitter) > 1.01);
 
   auto early = plan_of("bfw_plus", dispatch_mode::ready);
   early.limit.slots = 16;
-  early.strategies.front().early_forwards = 32;
+  early.rule.early_forwards = 32;
   CHECK(total_ms(plus, jitter) / total_ms(early, jitter) > 1.02);
 
   const pipeline_shape folded{16, 2, 64, placement::v};
   auto v = plan_of("bfw_plus", dispatch_mode::ready, folded);
   v.limit.activations = 32;
   CHECK(baseline / total_ms(v, jitter) > 1.05);
-  auto window = plan_of("zb_v", dispatch_mode::ready, folded);
-  window.limit.activations = 32;
-  window.strategies.front().window = 10;
-  CHECK(baseline / total_ms(window, jitter) > 1.04);
 }
 
 }  // namespace rrfp::simulate

@@ -287,7 +287,7 @@ TEST_CASE("the error for an order that needs too much memory names the slot") {
 
 TEST_CASE("invalid plans are refused") {
   auto rounds = ready_plan(bf_hint(linear(2, 2), true));
-  rounds.strategies.front().mode = dispatch_mode::in_order;
+  rounds.rule.mode = dispatch_mode::in_order;
   const auto obeyed = run(rounds, function_costs{});
   REQUIRE_FALSE(obeyed.ok());
   CHECK(obeyed.message() ==

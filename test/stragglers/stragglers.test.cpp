@@ -63,12 +63,9 @@ straggler_watch watched(const setting& s, const costs::slowness& factor,
                         std::uint64_t of_steps = steps) {
   auto set = policies::registry().make(s.policy, s.shape);
   REQUIRE(set.ok());
-  strategy way;
-  way.make_policy = [made = *set](stage_id stage) { return made->make(stage); };
-  way.mode = dispatch_mode::ready;
   simulate::plan p;
   p.shape = s.shape;
-  p.strategies = {way};
+  p.rule.make_policy = [made = *set](stage_id stage) { return made->make(stage); };
   p.limit = s.limit;
   p.steps = of_steps;
   recorder seen{s.shape.stages, of_steps};
@@ -99,7 +96,6 @@ std::vector<setting> settings() {
   std::vector<setting> all;
   for (const auto& known : policies::registry().known()) {
     const auto name = std::string{known.name};
-    if (name == "auto") continue;  // a choice among others
     for (const std::uint32_t stages : {2u, 4u, 8u}) {
       const auto add = [&](const pipeline_shape& shape, memory_limit limit = {}) {
         if (policies::registry().make(name, shape).ok()) all.push_back({name, shape, limit});

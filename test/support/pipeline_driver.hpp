@@ -21,7 +21,6 @@ struct pipeline_setup {
   std::vector<std::uint64_t> slot_bytes;  ///< the same on every stage; may be empty
   std::vector<hint_table> hints;          ///< by stage
   std::uint32_t weight_pieces = 1;
-  std::uint32_t window = 0;
   std::uint32_t early_forwards = 0;
   std::uint32_t forwards_in_order = 0;  ///< bit s: on stage s
   rank_agreement agreement = rank_agreement::arrivals;
@@ -33,7 +32,6 @@ struct pipeline_setup {
             .lookahead = lookahead,
             .mode = mode,
             .limit = limit,
-            .window = window,
             .early_forwards = early_forwards,
             .forwards_in_order = (forwards_in_order >> stage & 1) != 0,
             .agreement = agreement};

@@ -431,40 +431,9 @@ class stage_model {
     return seen;
   }
 
-  /// The best task in the window, then of the oldest unfinished microbatch, then a W.
-  std::optional<launch> choose_in_window() const {
-    const auto all_ready = ready();
-    const auto oldest = oldest_unfinished();
-    for (int attempt = 0; attempt < 3; ++attempt) {
-      std::uint32_t skipped = 0;
-      bool blocked = false;
-      first_looked_at looked_at{};
-      for (std::size_t at = 0; at < ranked_.size(); ++at) {
-        const auto& t = ranked_[at];
-        if (launched_[at]) continue;
-        const bool in_window = skipped < config_.window;
-        const bool runs = is_ready(t) && may_run(t, looked_at);
-        blocked = blocked || (in_window && is_ready(t) && !runs);
-        const bool open = attempt == 0   ? in_window
-                          : attempt == 1 ? t.mb.value() == oldest && t.kind != task_kind::weight
-                                         : t.kind == task_kind::weight;
-        if (open && runs) {
-          const auto why = all_ready == 1 ? choice::only_choice
-                           : blocked      ? choice::memory_bound
-                           : skipped == 0 ? choice::hint_head
-                                          : choice::skipped_not_ready;
-          return launch_of(t, {why, skipped});
-        }
-        ++skipped;
-      }
-    }
-    return std::nullopt;
-  }
-
   /// Of what is ready on all of `ranks`.
   std::optional<launch> choose(std::uint64_t ranks) const {
     if (config_.mode == dispatch_mode::in_order) return choose_in_order();
-    if (config_.window != 0) return choose_in_window();
     bool blocked = false;
     const auto all_ready = ready(ranks);
     for (const auto lane : lane_sequence(ranks)) {
@@ -654,18 +623,6 @@ class stage_model {
     }
     if (all_ready == 0)
       if (const auto part = best_partly_here()) return {wait_cause::ranks, *part};
-    if (config_.window != 0 && all_ready != 0) {
-      std::uint32_t skipped = 0;
-      first_looked_at looked_at{};
-      const auto head = std::find(launched_.begin(), launched_.end(), false) - launched_.begin();
-      for (std::size_t at = 0; at < ranked_.size() && skipped < config_.window; ++at) {
-        if (launched_[at]) continue;
-        if (is_ready(ranked_[at]) && !may_run(ranked_[at], looked_at))
-          return {wait_cause::memory, ranked_[at]};
-        ++skipped;
-      }
-      return {wait_cause::in_order, ranked_[static_cast<std::size_t>(head)]};
-    }
     for (const auto lane : lane_sequence(all_ranks()))
       for (std::size_t at = 0; at < ranked_.size(); ++at)
         if (!launched_[at] && lanes_[at] == lane && (all_ready == 0 || is_ready(ranked_[at])))

@@ -126,7 +126,7 @@ the peak of each.</p>
 {}
 {}<h2>Comparison</h2>
 {}
-{}<h2>Load and idle time of each stage</h2>
+<h2>Load and idle time of each stage</h2>
 {}
 <h2>Critical path</h2>
 {}
@@ -137,7 +137,7 @@ the peak of each.</p>
 )body",
       notes_of(content, runs), cards_of(runs), tools_of(runs, opens_on(content, runs)),
       drawings_of(runs, false), drawings_of(runs, true), incidents_of(runs), comparison_of(runs),
-      plans_of(runs), stages_of(runs), paths_of(runs), glossary(), data_of(runs));
+      stages_of(runs), paths_of(runs), glossary(), data_of(runs));
   return html::text_of(page);
 }
 

@@ -43,8 +43,6 @@ std::string cards_of(const std::vector<examined_run>& runs);
 std::string incidents_of(const std::vector<examined_run>& runs);
 /// The numbers of all runs side by side, with ratios.
 std::string comparison_of(const std::vector<examined_run>& runs);
-/// How each step was run, and its forecast; empty if no run chose among strategies.
-std::string plans_of(const std::vector<examined_run>& runs);
 /// Bars and tables of each stage's time; the bars of all runs share one scale.
 std::string stages_of(const std::vector<examined_run>& runs);
 std::string paths_of(const std::vector<examined_run>& runs);

@@ -194,28 +194,6 @@ std::string cards_of(const runs_list& runs) {
   return out + "</div>\n";
 }
 
-std::string plans_of(const runs_list& runs) {
-  std::string out;
-  for (const auto& r : runs) {
-    table t{r.line->run->title, {"step", "strategy", "forecast, ms", "tasks took, ms", "ratio"}};
-    bool any = false;
-    for (const auto& p : r.line->run->plans) {
-      if (p.step < r.line->steps.front().step || r.line->steps.back().step < p.step) continue;
-      any = true;
-      t.row(std::to_string(p.step.value()));
-      t.cell(p.strategy);
-      t.cell(p.forecast == 0 ? "-" : fmt::format("{:.2f}", milliseconds(p.forecast)));
-      t.cell(fmt::format("{:.2f}", milliseconds(p.took)));
-      t.cell(p.forecast == 0 ? "-" : fmt::format("{:.3f}", share(p.forecast, p.took)));
-    }
-    if (any) out += t.finish();
-  }
-  return out.empty() ? out
-                     : "<h2>Strategies of the steps</h2>\n<p class=\"soft\">Policy auto chose them "
-                       "by simulation. Forecast: from the first task to the last.</p>\n" +
-                           out;
-}
-
 std::string stages_of(const runs_list& runs) {
   const auto longest = longest_wall(runs);
   std::string out =

@@ -16,7 +16,7 @@ std::string encoded(Message& m) {
   return out.take();
 }
 
-const mail_ranges run{{2, 2, 3, rrfp::placement::interleaved}, 2, 2, 3, 2, true, true};
+const mail_ranges run{{2, 2, 3, rrfp::placement::interleaved}, 2, 2, 3, true, true};
 const job_dimensions dimensions{run.shape, run.ranks, run.replicas};
 
 // What actors do with messages that fit the run.
@@ -32,13 +32,6 @@ void use(const stage_weights& m) {
   rrfp::fuzz::promise(m.from.stage.value() < run.shape.stages && m.from.rank.value() < run.ranks &&
                           m.from.replica.value() < run.replicas,
                       "a rank is one of the run");
-}
-void use(const stage_step_ended& m) {
-  const auto size = run.shape.index(rrfp::microbatch_id{run.shape.microbatches - 1},
-                                    rrfp::chunk_id{run.shape.chunks - 1}) +
-                    1;
-  if (!m.times.forward.empty())
-    rrfp::fuzz::promise(m.times.backward_arrived.size() == size, "each task has its time");
 }
 void use(const stage_progress& m) {
   causes_of(dimensions, {m.state});

@@ -29,9 +29,9 @@
 #include <rrfp/job_core/job_core.hpp>
 #include <rrfp/metrics/board.hpp>
 #include <rrfp/plan/node_places.hpp>
+#include <rrfp/schedule/dispatch_rule.hpp>
 #include <rrfp/schedule/memory.hpp>
 #include <rrfp/schedule/policy.hpp>
-#include <rrfp/schedule/strategy.hpp>
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/stragglers/stragglers.hpp>
 
@@ -53,12 +53,8 @@ struct step_summary {
   double step_ms = 0;
   /// 1 - time in tasks / (stages * time from the first task to the last).
   double bubble_fraction = 0;
-  double tasks_ms = 0;  ///< from the first task to the last
   /// By stage: the share of its time in B, BW and W that went to W.
   std::vector<double> weight_shares;
-  /// Of a run with several: the strategy of the step, and the forecast of tasks_ms, 0 without one.
-  std::string strategy;
-  double forecast_ms = 0;
 };
 
 /// An evaluation on held-out data.
@@ -104,8 +100,6 @@ struct run_summary {
   std::uint32_t checkpoints = 0;        ///< saved
   bool last_checkpoint_failed = false;  ///< the last state was not saved
   std::vector<stage_summary> stages;
-  /// Of a run with several strategies: which ran how many steps, and how good the forecasts were.
-  std::string choices;
 
   std::uint32_t peak_slots() const;
   std::int64_t peak_bytes() const;
@@ -188,12 +182,7 @@ struct session_setup {
   pipeline_shape shape;
   std::uint32_t ranks = 1;     ///< tensor-parallel, of each stage
   std::uint32_t replicas = 1;  ///< data-parallel copies, each with the microbatches of `shape`
-  /// At least one. Of several, simulations choose one for each step; the first step begins with the
-  /// first one.
-  std::vector<strategy> strategies;
-  /// The expected times that these simulations begin with, and by which they tell microbatches
-  /// apart; empty: all tasks are alike.
-  std::shared_ptr<const simulate::cost_model> expected;
+  dispatch_rule rule;
   std::uint32_t lookahead = 0;
   /// Sends block, as in frameworks with fixed schedules: after a task a rank posts its send
   /// together with the receive that its next F or B needs, and waits until its output was received.

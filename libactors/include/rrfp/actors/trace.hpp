@@ -46,12 +46,8 @@ struct wait_record {
 };
 
 /// A training step as the job on node 0 saw it: the table of runs is made of the same figures.
-struct plan_record {
+struct step_record {
   step_id step;
-  std::string strategy;  ///< empty: the run has only one
-  /// Of the time of the tasks, which is `took`; 0: none.
-  std::int64_t forecast = 0;
-  std::int64_t took = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;
   /// Measured activation memory of the rank that held most.
@@ -74,12 +70,12 @@ class trace_recorder {
 
   void add(const task_record& r);
   void add(const wait_record& r);
-  void add(plan_record r);
+  void add(const step_record& r);
   void add(recovery_record r);
 
   std::vector<task_record> tasks() const;
   std::vector<wait_record> waits() const;
-  std::vector<plan_record> plans() const;
+  std::vector<step_record> steps() const;
   std::vector<recovery_record> recoveries() const;
 
   /// Records beyond the limit.
@@ -93,7 +89,7 @@ class trace_recorder {
   mutable std::mutex mutex_;
   std::vector<task_record> tasks_;
   std::vector<wait_record> waits_;
-  std::vector<plan_record> plans_;
+  std::vector<step_record> steps_;
   std::vector<recovery_record> recoveries_;  ///< a few
   std::uint64_t dropped_ = 0;
 };
@@ -105,9 +101,8 @@ struct titled_trace {
 
 /// Writes the Trace Event Format (JSON) that Perfetto and chrome://tracing read: a process a stage,
 /// a thread a rank, one more thread for waits, counters for slots and bytes; on the first stage
-/// also a thread for the strategies of the steps, if the run has several. Several runs are shown
-/// side by side, each with its own processes and time 0. Written to a temporary file and renamed,
-/// so that `path` is complete or absent.
+/// also a thread for the steps. Several runs are shown side by side, each with its own processes
+/// and time 0. Written to a temporary file and renamed, so that `path` is complete or absent.
 status write_chrome_json(const std::string& path, const std::vector<titled_trace>& runs);
 
 }  // namespace rrfp::actors

@@ -53,11 +53,6 @@ struct rank_counters {
   counter collective_ns;  ///< time in collectives, most of it waiting for other ranks
 };
 
-struct strategy_counter {
-  std::string name;
-  counter steps;
-};
-
 /// How late a rank is; see rrfp/stragglers/stragglers.hpp.
 struct late_counter {
   replica_id replica;
@@ -77,9 +72,6 @@ struct job_counters {
   gauge<double> lr;
   gauge<double> bubble_fraction;
   duration_histogram step_time;
-  /// Filled before the run; empty if it has one strategy.
-  std::deque<strategy_counter> strategies;
-  gauge<double> forecast_ratio;   ///< forecast / time of the tasks of the last step; 0: no forecast
   std::deque<late_counter> late;  ///< filled before the run
   counter evaluations;
   gauge<double> eval_loss;

@@ -77,8 +77,6 @@ struct dispatch_options {
   /// As memory_limit::run_ahead.
   std::uint32_t run_ahead = 0;
   slot_unit_kind slot_unit = slot_unit_kind::microbatch;
-  /// As stage_config::window.
-  std::uint32_t window = 0;
   /// As stage_config::early_forwards; the policy `auto` uses at most so many.
   std::uint32_t early_forwards = 0;
   /// Launches into which each W is divided; empty: what the policy wants, or fewer where a launch

@@ -16,8 +16,7 @@ struct dispatch_plan {
   pipeline_shape shape;
   /// policies->name(): the name in the job.
   std::shared_ptr<const policy_set> policies;
-  /// What a step may run by: one, or the candidates of policy "auto".
-  std::vector<strategy> strategies;
+  dispatch_rule rule;
   bool blocking_messages = false;
   std::uint32_t lookahead = 0;
   /// Indexed by stage.

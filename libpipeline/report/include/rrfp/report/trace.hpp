@@ -64,14 +64,6 @@ struct traced_step {
   std::int64_t peak_bytes = 0;
 };
 
-/// How a step was run, if the run had several strategies.
-struct traced_plan {
-  step_id step;
-  std::string strategy;
-  nanoseconds forecast = 0;  ///< of the time of the tasks; 0: none
-  nanoseconds took = 0;      ///< the time of the tasks
-};
-
 /// A loss of a node after which the run went on.
 struct traced_recovery {
   std::string lost;  ///< in the words of the program
@@ -93,7 +85,6 @@ struct traced_run {
   /// Ordered by replica, stage and begin.
   std::vector<traced_wait> waits;
   std::vector<traced_step> steps;  ///< in order of time; none in traces of older versions
-  std::vector<traced_plan> plans;  ///< in order of time
   std::vector<traced_recovery> recoveries;
 };
 

@@ -8,11 +8,10 @@
 
 namespace rrfp {
 
-/// A policy must have 1 to lanes_max lanes (one for in-order dispatch or with a window), choose B
-/// or BW for every microbatch and chunk, and name a valid lane for each task. The error names the
-/// function and the value that it returned. Calls only functions that must not depend on what has
-/// run; exceptions of the policy propagate.
-status check_policy(const policy& hint, const pipeline_shape& shape, dispatch_mode mode,
-                    std::uint32_t window = 0);
+/// A policy must have 1 to lanes_max lanes (one for in-order dispatch), choose B or BW for every
+/// microbatch and chunk, and name a valid lane for each task. The error names the function and the
+/// value that it returned. Calls only functions that must not depend on what has run; exceptions of
+/// the policy propagate.
+status check_policy(const policy& hint, const pipeline_shape& shape, dispatch_mode mode);
 
 }  // namespace rrfp

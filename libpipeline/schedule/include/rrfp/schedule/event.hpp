@@ -24,8 +24,6 @@ struct step_began {
   std::vector<std::uint64_t> slot_bytes = {};
   /// Launches into which each W is divided in this step; 0: as stage_config says.
   std::uint32_t weight_pieces = 0;
-  /// Which of the ways that the core was given runs the step.
-  std::uint32_t strategy = 0;
 
   bool operator==(const step_began&) const = default;
 };

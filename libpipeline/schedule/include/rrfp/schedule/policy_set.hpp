@@ -10,7 +10,6 @@
 #include <rrfp/base/result.hpp>
 #include <rrfp/schedule/placement.hpp>
 #include <rrfp/schedule/policy.hpp>
-#include <rrfp/schedule/strategy.hpp>
 
 namespace rrfp {
 
@@ -32,11 +31,6 @@ class policy_set {
   virtual std::unique_ptr<policy> make(stage_id stage) const = 0;
   /// The sequences of a fixed schedule, one per stage; null for policies that work in rounds.
   virtual const std::vector<sequence>* sequences() const = 0;
-  /// The strategies among which a run chooses for each step; none: it runs this policy alone.
-  virtual const std::vector<strategy>& candidates() const {
-    static const std::vector<strategy> none;
-    return none;
-  }
 };
 
 /// Thread-safe.

@@ -18,7 +18,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include <rrfp/schedule/event.hpp>
 #include <rrfp/schedule/memory.hpp>
@@ -41,7 +40,7 @@ std::optional<dispatch_mode> dispatch_mode_of(std::string_view name);
 /// ready on it, and an all-gather compares the picks. If they differ, nothing runs, and the ranks
 /// pick again, from the beginning of the hint's order, when a task has become ready on any of them.
 /// A rank without a ready task takes part with no pick, and W is agreed on like F and B: the paper
-/// leaves both open. Ready mode without lookahead, window and early forwards. This cannot deadlock,
+/// leaves both open. Ready mode without lookahead and early forwards. This cannot deadlock,
 /// because picks differ only while an input is on some ranks, and it will be on all.
 enum class rank_agreement : std::uint8_t { arrivals, candidates };
 
@@ -69,15 +68,11 @@ struct stage_config {
   std::uint32_t lookahead = 0;
   dispatch_mode mode = dispatch_mode::ready;
   memory_limit limit;
-  /// Ready mode with a policy of one lane: only the first `window` unlaunched tasks of the sequence
-  /// may run, those of the oldest unfinished microbatch, and W while none of these can. 0: no
-  /// window.
-  std::uint32_t window = 0;
   /// Ready mode: launches into which each W is divided; 0: as many as the policy wants. In-order
   /// mode does not divide W.
   std::uint32_t weight_pieces = 1;
-  /// Ready mode without a window or a limit of activations: the number of F that may have run early
-  /// and not again. While nothing else can run, an F that waits for a slot runs without one: the
+  /// Ready mode without a limit of activations: the number of F that may have run early and not
+  /// again. While nothing else can run, an F that waits for a slot runs without one: the
   /// next stage gets its input, and F runs again once it has a slot. Not on the last virtual stage.
   /// This cannot deadlock, because slots are taken and freed as if the early F had not run. (A
   /// limit of activations relies on all F of a microbatch running before its first B.)
@@ -91,16 +86,7 @@ struct stage_config {
 
 class stage_core {
  public:
-  /// One of the ways in which the stage may run a step.
-  struct way {
-    stage_config config;
-    std::unique_ptr<policy> hint;
-  };
-
   stage_core(stage_config config, std::unique_ptr<policy> hint);
-  /// step_began::strategy chooses from `ways`, which must not be empty. They may differ in mode,
-  /// window, weight_pieces, early_forwards and policy alone.
-  explicit stage_core(std::vector<way> ways);
   stage_core(stage_core&&) noexcept;
   stage_core& operator=(stage_core&&) noexcept;
   ~stage_core();
@@ -110,12 +96,8 @@ class stage_core {
   /// the ranks exchange their picks and then feeds `picks_gathered`.
   std::span<const action> on(const event& e);
 
-  /// Of the running or last step.
-  const stage_config& config() const { return config(chosen_); }
-  const policy& hint() const { return hint(chosen_); }
-  std::uint32_t ways() const { return static_cast<std::uint32_t>(ways_.size()); }
-  const stage_config& config(std::uint32_t way) const;
-  const policy& hint(std::uint32_t way) const;
+  const stage_config& config() const;
+  const policy& hint() const;
   const memory_use& memory() const;
   const agreement_counts& agreement() const;
   /// BW or B for this microbatch and chunk, as the policy chose.
@@ -133,11 +115,7 @@ class stage_core {
 
  private:
   class impl;
-  impl& now() const { return *ways_[chosen_]; }
-  void choose(std::uint32_t way);
-
-  std::vector<std::unique_ptr<impl>> ways_;
-  std::uint32_t chosen_ = 0;
+  std::unique_ptr<impl> impl_;
 };
 
 }  // namespace rrfp

@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include <rrfp/schedule/dispatch_rule.hpp>
 #include <rrfp/schedule/stage_core.hpp>
-#include <rrfp/schedule/strategy.hpp>
 
 namespace rrfp::simulate {
 
@@ -56,18 +56,9 @@ enum class transport : std::uint8_t { asynchronous, blocking };
 
 std::string_view name(transport t);
 
-/// How a step is run, and how long it should take.
-struct step_choice {
-  std::uint32_t strategy = 0;
-  nanoseconds forecast = 0;  ///< 0: none
-};
-
 struct plan {
   pipeline_shape shape;
-  /// At least one.
-  std::vector<strategy> strategies;
-  /// Called before each step; empty: the first strategy runs them all.
-  std::function<step_choice(step_id)> choose;
+  dispatch_rule rule;
   std::uint32_t lookahead = 0;
   memory_limit limit;
   /// Bytes that a microbatch holds on a stage; empty: bytes are not counted.
@@ -144,7 +135,6 @@ struct step_report {
   /// No schedule of these tasks can be shorter: the busiest stage with its shortest head and tail,
   /// or the slowest microbatch on its own. Equal for all policies that split backward alike.
   nanoseconds lower_bound = 0;
-  step_choice chosen;
 };
 
 struct report {
@@ -160,11 +150,6 @@ struct report {
 /// Runs the steps one after another with a barrier between them. If the stages stall with tasks
 /// left (an infeasible sequence), the error names each stage and what it waits for.
 result<report> run(const plan& p, const cost_model& costs, observer* watcher = nullptr);
-
-/// Whether the strategy can run any step of the plan to its end. In ready mode always, and in order
-/// if the schedule fits into the slots and bytes are not limited; but back-pressure and agreement
-/// by candidates go with neither order nor window.
-bool keeps_limits(const plan& p, const strategy& way);
 
 /// The order in which each stage runs its tasks in one step with these costs, which should be free
 /// of disturbances. Turns a policy without a fixed schedule into one.
