@@ -16,13 +16,6 @@ std::string_view name(admission a) {
   return "?";
 }
 
-std::optional<admission> admission_of(std::string_view text) {
-  for (const auto a : {admission::loaded, admission::small_large_small, admission::large_first,
-                       admission::small_first})
-    if (name(a) == text) return a;
-  return std::nullopt;
-}
-
 std::vector<std::uint32_t> admission_order(admission a, std::span<const double> cost) {
   std::vector<std::uint32_t> order(cost.size());
   std::iota(order.begin(), order.end(), 0U);

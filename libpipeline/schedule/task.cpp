@@ -99,10 +99,4 @@ std::string_view name(dispatch_mode mode) {
   return "?";
 }
 
-std::optional<dispatch_mode> dispatch_mode_of(std::string_view text) {
-  for (const auto mode : {dispatch_mode::in_order, dispatch_mode::ready})
-    if (name(mode) == text) return mode;
-  return std::nullopt;
-}
-
 }  // namespace rrfp

@@ -173,12 +173,6 @@ at::Tensor reduce_from_group(const at::Tensor& x, const shared_group& group) {
   return is_parallel(group) ? reducing::apply(x, group) : x;
 }
 
-at::Tensor column_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
-                                  const at::Tensor& bias, weight_stash* stash,
-                                  const shared_group& group) {
-  return linear(copy_to_group(x, group), weight, bias, stash);
-}
-
 at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, weight_stash* stash,
                                const shared_group& group) {

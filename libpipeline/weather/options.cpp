@@ -34,20 +34,6 @@ std::string_view name(link_jitter kind) {
   return "?";
 }
 
-std::optional<compute_jitter> compute_jitter_of(std::string_view text) {
-  for (const auto kind : {compute_jitter::none, compute_jitter::lognormal, compute_jitter::paper,
-                          compute_jitter::lognormal_and_paper})
-    if (name(kind) == text) return kind;
-  return std::nullopt;
-}
-
-std::optional<link_jitter> link_jitter_of(std::string_view text) {
-  for (const auto kind : {link_jitter::none, link_jitter::constant, link_jitter::exponential,
-                          link_jitter::lognormal, link_jitter::pareto})
-    if (name(kind) == text) return kind;
-  return std::nullopt;
-}
-
 std::optional<jitter_options> jitter_level(std::string_view level, std::uint64_t seed) {
   jitter_options options;
   options.seed = seed;

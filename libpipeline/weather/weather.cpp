@@ -43,18 +43,6 @@ double jitter_model::compute_extra_ms(step_id step, stage_id stage, rank_id rank
          options_.alpha * std::max(options_.floor_ms, average_ms) * (0.5 + random.uniform());
 }
 
-double jitter_model::fused_extra_ms(step_id step, stage_id stage, rank_id rank, const task& t,
-                                    double backward_ms, double weight_ms, double average_ms) const {
-  RRFP_CHECK(t.kind == task_kind::backward_weight, "only a fused backward has two parts");
-  if (!has_lognormal(options_.compute))
-    return compute_extra_ms(step, stage, rank, t, backward_ms + weight_ms, average_ms);
-  auto part = t;
-  part.kind = task_kind::backward;
-  const auto backward = compute_extra_ms(step, stage, rank, part, backward_ms, average_ms);
-  part.kind = task_kind::weight;
-  return backward + compute_extra_ms(step, stage, rank, part, weight_ms, average_ms);
-}
-
 double jitter_model::link_extra_ms(step_id step, virtual_stage_id to, rank_id rank,
                                    const task& t) const {
   if (options_.link == link_jitter::none || options_.link_mean_ms == 0) return 0;

@@ -219,11 +219,4 @@ std::unique_ptr<tp_coord::collective> make_nccl_collective(
   return std::make_unique<nccl_collective>(std::move(control), std::move(host), options);
 }
 
-std::string nccl_version() {
-  int v = 0;
-  if (ncclGetVersion(&v) != ncclSuccess) return "unknown";
-  return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
-         std::to_string(v % 100);
-}
-
 }  // namespace rrfp::nccl

@@ -8,10 +8,10 @@
 #include <xxhash.h>
 
 #include <rrfp/schedule/transcript.hpp>
-#include <rrfp/simulate/replay.hpp>
 #include <rrfp/torch/stage_compute.hpp>
 
 #include "plain_loop.hpp"
+#include "replay.hpp"
 #include "small_session.hpp"
 
 // Last: libtorch has a CHECK of its own.

@@ -184,15 +184,6 @@ void expect(bool condition, const std::function<std::string()>& what) {
   if (!condition) throw std::runtime_error(what());
 }
 
-bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds limit) {
-  const auto end = clock::now() + limit * test::slowdown;
-  while (!condition()) {
-    if (clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds{1});
-  }
-  return true;
-}
-
 actors::ucx_options test_node::options() const {
   actors::ucx_options o;
   o.node = id();

@@ -9,6 +9,8 @@
 
 #include <rrfp/actors/ucx_transport.hpp>
 
+#include "../support/eventually.hpp"
+
 namespace rrfp::testing {
 
 /// One node, in its own process.
@@ -37,9 +39,7 @@ class test_node {
 void expect(bool condition, const std::string& what);
 /// The same; makes the message only when the condition is false.
 void expect(bool condition, const std::function<std::string()>& what);
-/// Polls the condition every millisecond, for at most `limit`.
-bool eventually(const std::function<bool()>& condition,
-                std::chrono::milliseconds limit = std::chrono::seconds{20});
+using test::eventually;
 
 using node_body = std::function<void(test_node&)>;
 

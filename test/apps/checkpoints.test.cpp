@@ -12,6 +12,7 @@
 
 #include <rrfp/safetensors/collection.hpp>
 
+#include "eventually.hpp"
 #include "json_lines.hpp"
 #include "program.hpp"
 
@@ -113,16 +114,6 @@ class job_folder {
  private:
   scratch_folder folder_;
 };
-
-template <class Condition>
-bool eventually(Condition condition, std::chrono::seconds limit = std::chrono::seconds{60}) {
-  const auto end = std::chrono::steady_clock::now() + limit * slowdown;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds{200});
-  }
-  return true;
-}
 
 /// Trains until the checkpoint of that step exists, then kills the training.
 void train_and_kill(const job_folder& w, const std::vector<settings>& all, std::uint64_t step) {

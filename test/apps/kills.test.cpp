@@ -18,6 +18,7 @@
 #include <random>
 #include <regex>
 
+#include "eventually.hpp"
 #include "http.hpp"
 #include "json_lines.hpp"
 #include "processes.hpp"
@@ -73,15 +74,6 @@ struct outcome_of_kill {
   double seconds = 0;  ///< from the kill until all others have named the node; of a loss
   std::string log;     ///< all messages
 };
-
-bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds limit) {
-  const auto end = clock_type::now() + limit * slowdown;
-  while (!condition()) {
-    if (clock_type::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds{500});
-  }
-  return true;
-}
 
 double seconds_since(clock_type::time_point begun) {
   return std::chrono::duration<double>(clock_type::now() - begun).count();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 
+#include "eventually.hpp"
 #include "http.hpp"
 #include "json_lines.hpp"
 #include "program.hpp"
@@ -27,15 +28,6 @@ std::string job_in(const scratch_folder& folder, const std::string& more = "") {
                          "[cost]\nforward_ms = 1\nbackward_ms = 1\nweight_ms = 1\n"
                       << more;
   return file;
-}
-
-bool eventually(const std::function<bool()>& holds, std::chrono::seconds limit) {
-  const auto begun = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - begun < limit * slowdown) {
-    if (holds()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds{20});
-  }
-  return false;
 }
 
 double value(const std::map<std::string, double>& all, const std::string& name) {

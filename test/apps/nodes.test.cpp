@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 
+#include "eventually.hpp"
 #include "http.hpp"
 #include "json_lines.hpp"
 #include "processes.hpp"
@@ -113,16 +114,6 @@ bits bits_of(const job_file& job, std::uint32_t nodes, const std::vector<setting
   const auto summary = lines_of(job.at("out.jsonl")).back();
   return {summary.at("losses_xxh64"), summary.at("weights_xxh64"),
           summary.value("eval_losses_xxh64", ""), summary.at("loss_last")};
-}
-
-bool eventually(const std::function<bool()>& condition, std::chrono::seconds limit) {
-  const auto end = std::chrono::steady_clock::now() + limit * slowdown;
-  while (!condition())
-    if (std::chrono::steady_clock::now() > end)
-      return false;
-    else
-      std::this_thread::sleep_for(std::chrono::milliseconds{10});
-  return true;
 }
 
 std::size_t occurrences(const std::string& text, const std::string& part) {

@@ -10,6 +10,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "eventually.hpp"
 #include "json_lines.hpp"
 #include "processes.hpp"
 #include "program.hpp"
@@ -39,15 +40,6 @@ heartbeat_ms = 100
 [recovery]
 max_restarts = 9
 )";
-
-inline bool eventually(const std::function<bool()>& condition, std::chrono::seconds limit) {
-  const auto end = std::chrono::steady_clock::now() + limit * slowdown;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds{2});
-  }
-  return true;
-}
 
 /// The complete lines; a killed node may leave a part of one.
 inline std::vector<json> log_of(const std::string& file) {

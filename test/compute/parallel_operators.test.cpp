@@ -11,6 +11,7 @@
 #include <catch2/catch.hpp>
 
 #include <rrfp/torch/batch_source.hpp>
+#include <rrfp/torch/operators.hpp>
 #include <rrfp/torch/parallel_operators.hpp>
 
 #include "ranks.hpp"
@@ -31,6 +32,11 @@ at::Tensor leaf(const at::Tensor& t) { return t.contiguous().clone().requires_gr
 at::Tensor part(const at::Tensor& t, std::int64_t dimension, const shared_group& g) {
   const auto length = t.size(dimension) / g->size();
   return t.narrow(dimension, g->rank() * length, length);
+}
+
+at::Tensor column_parallel_linear(const at::Tensor& x, const at::Tensor& w, const at::Tensor& b,
+                                  weight_stash* stash, const shared_group& g) {
+  return linear(copy_to_group(x, g), w, b, stash);
 }
 
 enum class how { autograd, deferred, immediate };

@@ -8,6 +8,7 @@
 #include <regex>
 #include <set>
 
+#include "eventually.hpp"
 #include "http.hpp"
 #include "json_lines.hpp"
 #include "program.hpp"
@@ -27,15 +28,6 @@ outcome shell(const std::string& command) { return run_program({"/bin/sh", "-c",
 bool is_installed(const std::string& probe, const std::string& tool) {
   if (shell(probe + " >/dev/null 2>&1").code == 0) return true;
   WARN("skipped: " << tool << " is not installed (scripts/setup installs it where it can)");
-  return false;
-}
-
-bool eventually(const std::function<bool()>& holds, std::chrono::seconds limit) {
-  const auto begun = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - begun < limit) {
-    if (holds()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds{50});
-  }
   return false;
 }
 

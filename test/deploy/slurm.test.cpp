@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 
+#include "eventually.hpp"
 #include "json_lines.hpp"
 #include "program.hpp"
 
@@ -40,15 +41,6 @@ steps = 5
 }
 
 outcome shell(const std::string& command) { return run_program({"/bin/bash", "-c", command}); }
-
-bool eventually(const std::function<bool()>& holds, std::chrono::seconds limit) {
-  const auto begun = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - begun < limit) {
-    if (holds()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds{200});
-  }
-  return false;
-}
 
 /// Moves this process and its children into a network namespace with only a loopback device and its
 /// own ports. Slurm resolves names only if there is an address outside of 127.0.0.0/8.

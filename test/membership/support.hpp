@@ -21,6 +21,7 @@
 #include <rrfp/actors/membership.hpp>
 
 #include "channel.hpp"
+#include "eventually.hpp"
 #include "program.hpp"
 
 #include <poll.h>
@@ -30,18 +31,8 @@ namespace rrfp::actors::testing {
 
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
+using rrfp::test::eventually;
 using joined = result<std::unique_ptr<membership>>;
-
-/// Polls a condition that cannot be waited for.
-inline bool eventually(const std::function<bool()>& condition,
-                       std::chrono::milliseconds limit = 10s) {
-  const auto until = clock::now() + limit * rrfp::test::slowdown;
-  while (!condition()) {
-    if (clock::now() > until) return false;
-    std::this_thread::sleep_for(2ms);
-  }
-  return true;
-}
 
 /// Lines that other threads add.
 class lines {

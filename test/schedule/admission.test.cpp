@@ -51,9 +51,4 @@ TEST_CASE("Every admission order names each microbatch once") {
   }
 }
 
-TEST_CASE("Names of admission orders parse to their orders") {
-  for (const auto a : all) CHECK(admission_of(name(a)) == a);
-  CHECK_FALSE(admission_of("small").has_value());
-}
-
 }  // namespace rrfp

@@ -68,15 +68,12 @@ TEST_CASE("is_backward() and has_weight() match the kinds") {
   CHECK_FALSE(has_weight(task_kind::forward));
 }
 
-TEST_CASE("Names of kinds and modes parse to their values") {
+TEST_CASE("Names of kinds parse to their values") {
   for (const auto kind :
        {task_kind::forward, task_kind::backward, task_kind::weight, task_kind::backward_weight})
     CHECK(task_kind_of(name(kind)) == kind);
   CHECK_FALSE(task_kind_of("WB").has_value());
   CHECK_FALSE(task_kind_of("?").has_value());
-  for (const auto mode : {dispatch_mode::in_order, dispatch_mode::ready})
-    CHECK(dispatch_mode_of(name(mode)) == mode);
-  CHECK_FALSE(dispatch_mode_of("in_order").has_value());
 }
 
 TEST_CASE("Choices and wait causes have the names that logs and metrics use") {

@@ -1,8 +1,8 @@
 /// Stages of several tensor-parallel ranks: tasks and messages that take each rank its own time,
 /// and the two ways in which the ranks agree on a task.
 #include <rrfp/policies/registry.hpp>
-#include <rrfp/simulate/replay.hpp>
 
+#include "replay.hpp"
 #include "support.hpp"
 
 namespace rrfp::simulate {

@@ -1,5 +1,5 @@
-#include <rrfp/simulate/replay.hpp>
 
+#include "replay.hpp"
 #include "support.hpp"
 
 namespace rrfp::simulate {

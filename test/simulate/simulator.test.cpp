@@ -1,8 +1,7 @@
 #include <map>
 #include <tuple>
 
-#include <rrfp/simulate/replay.hpp>
-
+#include "replay.hpp"
 #include "support.hpp"
 
 namespace rrfp::simulate {

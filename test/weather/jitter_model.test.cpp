@@ -113,12 +113,6 @@ TEST_CASE("lognormal+paper adds the paper's delays to the same log-normal times,
   CHECK(delayed(task_kind::forward).mean() == Approx(0.3 * 1.5 * 15).epsilon(0.02));
   CHECK(delayed(task_kind::backward).mean() == Approx(0.3 * 1.5 * 15).epsilon(0.02));
   CHECK(delayed(task_kind::weight).mean() == 0);
-  const auto fused = [](const jitter_model& f) {
-    return f.fused_extra_ms(step_id{0}, stage_id{0}, rank_id{0}, of(task_kind::backward_weight), 4,
-                            4, 1);
-  };
-  CHECK(fused(both) ==
-        Approx(extra(both, of(task_kind::backward), 4) + extra(both, of(task_kind::weight), 4)));
 }
 
 TEST_CASE("every link distribution keeps the mean and has its own spread") {
@@ -249,16 +243,13 @@ TEST_CASE("splitting backward changes no delay") {
   const jitter_model f{options};
   CHECK(link_extra(f, fused) == link_extra(f, split));
   CHECK(extra(f, fused, 2) == extra(f, split, 2));
-  const auto whole = f.fused_extra_ms(step_id{0}, stage_id{0}, rank_id{0}, fused, 2, 3, 1);
-  CHECK(whole == Approx(extra(f, split, 2) + extra(f, of(task_kind::weight, 9), 3)));
 
-  // The paper treats a fused backward as one task: it gets the delay of its B, once.
+  // The paper treats a fused backward as one task: it gets the delay of its B.
   options.compute = compute_jitter::paper;
   options.probability = 1;
   const jitter_model paper{options};
   CHECK(extra(paper, split) > 0);
-  CHECK(paper.fused_extra_ms(step_id{0}, stage_id{0}, rank_id{0}, fused, 2, 3, 1) ==
-        extra(paper, split));
+  CHECK(extra(paper, fused) == extra(paper, split));
   CHECK(extra(paper, of(task_kind::weight, 9)) == 0);
 }
 

@@ -26,17 +26,6 @@ TEST_CASE("the named levels are the paper's") {
   CHECK_FALSE(jitter_level("J4", 42));
 }
 
-TEST_CASE("the names of the kinds parse to their kinds") {
-  for (const auto kind : {compute_jitter::none, compute_jitter::lognormal, compute_jitter::paper,
-                          compute_jitter::lognormal_and_paper})
-    CHECK(compute_jitter_of(name(kind)) == kind);
-  for (const auto kind : {link_jitter::none, link_jitter::constant, link_jitter::exponential,
-                          link_jitter::lognormal, link_jitter::pareto})
-    CHECK(link_jitter_of(name(kind)) == kind);
-  CHECK_FALSE(compute_jitter_of("pareto"));
-  CHECK_FALSE(link_jitter_of("paper"));
-}
-
 TEST_CASE("an invalid option is named with its valid range") {
   CHECK(validate({}).ok());
   const auto message = [](auto change) {

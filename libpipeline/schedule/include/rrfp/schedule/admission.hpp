@@ -16,7 +16,6 @@ namespace rrfp {
 enum class admission : std::uint8_t { loaded, small_large_small, large_first, small_first };
 
 std::string_view name(admission a);
-std::optional<admission> admission_of(std::string_view name);
 
 /// Maps the position in the step to the index of the loaded microbatch. `cost` holds one estimate
 /// per loaded microbatch, in any unit. Equal costs keep the loaded order. O(m log m).

@@ -32,7 +32,6 @@ namespace rrfp {
 enum class dispatch_mode : std::uint8_t { in_order, ready };
 
 std::string_view name(dispatch_mode mode);
-std::optional<dispatch_mode> dispatch_mode_of(std::string_view name);
 
 /// How the tensor-parallel ranks of a stage come to run the same task.
 /// arrivals: the stage decides for all, among the tasks whose inputs are on every rank.

@@ -29,12 +29,6 @@ at::Tensor copy_to_group(const at::Tensor& x, const std::shared_ptr<rank_group>&
 /// Exit of partial results from a sharded part: an all-reduce in forward; the identity in backward.
 at::Tensor reduce_from_group(const at::Tensor& x, const std::shared_ptr<rank_group>& group);
 
-/// `x` replicated [..., in]; `weight` [out / size, in] and `bias` [out / size] or undefined are
-/// this rank's rows. Returns this rank's outputs, [..., out / size].
-at::Tensor column_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
-                                  const at::Tensor& bias, weight_stash* stash,
-                                  const std::shared_ptr<rank_group>& group);
-
 /// `x` is this rank's [..., in / size], `weight` its columns [out, in / size]; `bias` [out] or
 /// undefined is replicated and added once, after the sum. Returns [..., out], the same on every
 /// rank.

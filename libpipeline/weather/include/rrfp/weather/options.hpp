@@ -46,11 +46,9 @@ struct jitter_options {
   double link_alpha = 1.5;
 };
 
-/// The values of the job file: "lognormal", "paper", ...; nothing for any other text.
+/// The values of the job file: "lognormal", "paper", ...
 std::string_view name(compute_jitter kind);
 std::string_view name(link_jitter kind);
-std::optional<compute_jitter> compute_jitter_of(std::string_view name);
-std::optional<link_jitter> link_jitter_of(std::string_view name);
 
 /// The paper's levels "J0" (no disturbance) to "J3"; nothing for any other text.
 std::optional<jitter_options> jitter_level(std::string_view level, std::uint64_t seed);

@@ -16,15 +16,9 @@ class jitter_model {
 
   /// Extra time of a task of expected duration `expected_ms`. Log-normal jitter may be negative,
   /// but never below -expected_ms. `average_ms` is the e of the paper's formula. A BW gets the
-  /// draws of its B; if both parts are known, call fused_extra_ms().
+  /// draws of its B.
   double compute_extra_ms(step_id step, stage_id stage, rank_id rank, const task& t,
                           double expected_ms, double average_ms) const;
-
-  /// The same for a BW whose parts take `backward_ms` and `weight_ms`, such that fused and split
-  /// backward do the same work. Log-normal: each part has its own factor. Paper: one delay, that of
-  /// the B; a W has none.
-  double fused_extra_ms(step_id step, stage_id stage, rank_id rank, const task& t,
-                        double backward_ms, double weight_ms, double average_ms) const;
 
   /// Extra time, >= 0, of the message that carries the input of `t` (F: activation, B or BW:
   /// gradient) to a rank of `to`. Messages on one link are independent: a later one may overtake an

@@ -102,7 +102,6 @@ class pipeline_cost {
 
   const model& described() const { return model_; }
   const std::vector<std::uint32_t>& cuts() const { return cuts_; }
-  const machine& hardware() const { return on_; }
   const layout& arrangement() const { return layout_; }
 
  private:

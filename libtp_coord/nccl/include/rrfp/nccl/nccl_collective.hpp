@@ -60,7 +60,4 @@ std::unique_ptr<tp_coord::collective> make_nccl_collective(
     std::shared_ptr<tp_coord::collective> control, std::unique_ptr<stream_host> host,
     const nccl_options& options = {});
 
-/// Version of the loaded library: "2.28.9".
-std::string nccl_version();
-
 }  // namespace rrfp::nccl
