@@ -253,7 +253,7 @@ class local_launch {
   void start_again() {
     for (std::uint32_t n = 0; n < nodes_.size() && restarts_left_ > 0; ++n) {
       if (nodes_[n].alive) continue;
-      print_error("rrfp-node: node {} {}: starts it again\n", n, how_it_ended(nodes_[n]));
+      print_error("rrfp-node: node {} {}; restarting it\n", n, how_it_ended(nodes_[n]));
       if (start(n)) --restarts_left_;
     }
   }

@@ -90,8 +90,8 @@ void add_place(CLI::App& command, apps::join_options& place) {
 void add_export(CLI::App& command, apps::export_options& options) {
   command
       .add_option("checkpoint", options.checkpoint,
-                  "The folder of a checkpoint, or of several, of which\n"
-                  "the newest is taken")
+                  "A checkpoint folder; if it holds several checkpoints,\n"
+                  "the newest is used")
       ->required();
   command.add_option("--out", options.out, "The folder of the model; it must not hold a model yet")
       ->required();

@@ -25,7 +25,7 @@ std::string minutes_and_seconds(double seconds) {
   return fmt::format("{:02}:{:02}", whole / 60, whole % 60);
 }
 
-/// Of the terminal; it may be resized while a job runs.
+/// Returns the width of the terminal, which may be resized while a job runs.
 std::size_t columns() {
   winsize size{};
   const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;

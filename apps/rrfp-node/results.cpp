@@ -238,7 +238,7 @@ bool must_agree(const job::job& a, const job::job& b) {
 
 namespace {
 
-/// Of a terminal. If the table is wider, the name of each run has a line of its own.
+/// The width of a terminal. If the table is wider, the name of each run has a line of its own.
 constexpr std::size_t table_columns_max = 80;
 
 struct table_row {

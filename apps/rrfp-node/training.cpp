@@ -192,8 +192,8 @@ std::string training::note_recovery(const recovery_point& from, const job::job& 
   card_.totals.repeated_steps += repeated;
   card_.totals.held_s += from.held_s;
   recoveries_.push_back({from.lost, first, from.has_copies(), repeated, from.held_s});
-  return fmt::format("{}: {} after step {}, {} steps repeated, {:.1f} s after the loss", j.name,
-                     from.has_copies() || resumes ? "goes on" : "begins again", first, repeated,
+  return fmt::format("{}: {} after step {} ({} steps repeated), {:.1f} s after the loss", j.name,
+                     from.has_copies() || resumes ? "resumed" : "restarted", first, repeated,
                      from.held_s);
 }
 
@@ -365,7 +365,7 @@ int training::train(const checked_run& checked, const node_context& context,
     session->drain();
   });
   interrupts_.on_report(
-      [session = run->session.get()] { session->report("asked for by SIGUSR1"); });
+      [session = run->session.get()] { session->report("requested by SIGUSR1"); });
   const auto result = run->session->run();
   interrupts_.on_report(nullptr);
   interrupts_.on_drain(nullptr);

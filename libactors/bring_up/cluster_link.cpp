@@ -43,7 +43,7 @@ std::string text_of(const json& binary) {
 
 using places = std::map<std::pair<stage_id, rank_id>, node_id>;
 
-/// Of the ranks that are copied, those of replica 0.
+/// Returns the places of the copies of replica 0, the only ranks that are copied.
 places buddies_of(const cluster& c, const session_setup& setup) {
   std::vector<std::string> hosts;
   for (const auto& m : c.members->members()) hosts.push_back(m.host);

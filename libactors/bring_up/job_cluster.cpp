@@ -36,7 +36,7 @@ std::uint64_t draw_token() {
   return (std::uint64_t{random()} << 32) ^ random();
 }
 
-/// Of each node, by number.
+/// Returns what each node has, by its number.
 std::vector<job_machines> machines_of(const std::vector<member>& members) {
   std::map<std::string, std::uint32_t> nodes_on;
   std::vector<job_machines> all;
@@ -82,7 +82,7 @@ result<std::string> unmarked(std::string text) {
   text.erase(0, 1);
   if (mark == success_mark) return text;
   if (mark < mark_of(error_kind::bad_input) || mark > mark_of(error_kind::interrupted))
-    return error{"a node contributed to another agreement", error_kind::failed};
+    return error{"protocol error: a node answered another round", error_kind::failed};
   return error{std::move(text), static_cast<error_kind>(mark - '0')};
 }
 

@@ -273,7 +273,7 @@ struct job_ended {
   std::string message;
   bool nothing_lost = false;
   bool hung = false;
-  /// Of a run that is done and makes copies: as bytes, for other nodes to keep.
+  /// The summary as bytes for other nodes to keep, if the run is done and makes copies.
   run_record summary = {};
   std::optional<node_id> drained{};  ///< see job_action::end
 };

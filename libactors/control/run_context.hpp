@@ -65,9 +65,9 @@ struct run_context {
   /// Called on nodes other than node 0; may be empty.
   std::function<void(const step_summary&)> on_step;
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-  /// Of the stages and ranks hosted here.
+  /// The counters of the stages and ranks hosted here.
   std::shared_ptr<metrics::run_counters> counters = std::make_shared<metrics::run_counters>();
-  /// Of the same ranks, in the same order.
+  /// Watches of the same ranks, in the same order.
   std::vector<rank_watch> watches;
   std::function<void(const std::string&)> on_report;  ///< may be empty
 

@@ -10,7 +10,7 @@
 namespace rrfp::actors {
 
 struct emulated_model {
-  /// Of the message that carries the input of the task to the virtual stage.
+  /// Returns the size of the message that carries the input of the task to the virtual stage.
   std::function<std::int64_t(step_id, virtual_stage_id, const task&)> message_bytes;
   std::int64_t tokens = 0;  ///< of a microbatch
   /// Bytes that a microbatch holds on the stage from its F to its W; empty: none.

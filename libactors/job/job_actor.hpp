@@ -34,7 +34,7 @@ struct job_setup {
   std::optional<checkpoint_setup> checkpoint;
   /// Nothing: no copies for recovery.
   std::optional<recovery_setup> recovery;
-  /// Of the checkpoint from which the run resumes, if it does.
+  /// The history in the checkpoint from which the run resumes, if it does.
   std::string resumed_history;
   std::shared_ptr<run_context> context;
   std::optional<job_core_options::evaluating> evaluation;
@@ -67,7 +67,7 @@ class job_actor : public actor_base {
 
   /// Feeds the core, and then what carrying out its actions answers at once.
   void feed(job_event::any e);
-  /// Of the action being carried out; fed when all actions of its event are carried out.
+  /// Answers the action being carried out. The core gets it after all actions of its event.
   void answer(job_event::any e) { answer_ = std::move(e); }
 
   void carry_out(const job_action::begin_step& a);
@@ -113,7 +113,7 @@ class job_actor : public actor_base {
   std::vector<actor_ref> nodes_;
   apply_update update_;  ///< of the running step
   std::optional<job_saves> saves_;
-  /// Of the step whose state is being copied.
+  /// The record of the step whose state is being copied.
   job_record record_;
   /// By replica.
   std::vector<std::vector<compute::parameter_hash>> hashes_;

@@ -30,7 +30,7 @@ class run_totals {
   /// Error: the norm of the gradients is NaN or infinite, and no scale of the loss is the cause.
   result<apply_update> add_up();
   std::int64_t step_began() const { return step_began_; }
-  /// Of the step, once all stages have reported.
+  /// The results of the step, once all stages have reported.
   const std::map<stage_key, stage_step_ended>& outcomes() const { return outcomes_; }
   /// Counts the step unless it is an evaluation.
   const step_summary& finish_step(std::int64_t now);
@@ -72,7 +72,7 @@ class run_totals {
   std::int64_t first_terms_ = 0;
   // Of the steps since the run began or went on.
   std::vector<double> step_ms_;
-  /// Of all steps that are complete. Does not grow with their number.
+  /// Sums over all complete steps. Does not grow with their number.
   struct history {
     run_summary run;
     std::uint64_t evaluations = 0;

@@ -61,7 +61,8 @@ class outbox {
 
   frame next_ordered();
 
-  // Lists, because an empty deque holds memory, also for each stranger.
+  // std::list: an empty std::deque allocates, and every unauthenticated connection has these
+  // queues.
   std::list<frame> urgent_;
   std::list<entry> ordered_;
   std::string current_;
@@ -72,7 +73,7 @@ frame to_frame(const Message& message) {
   return {Message::type, encode(message)};
 }
 
-/// Of whatever message it holds.
+/// Encodes the message that the variant holds.
 frame to_frame(const any_message& m);
 /// The message of a frame, or malformed.
 any_message to_message(const frame& f);

@@ -40,8 +40,8 @@ class tls_context {
 
 /// How many of the first bytes of a connection decide whether TLS begins.
 inline constexpr std::size_t opening_bytes = 9;
-/// Whether these may open a TLS connection: a record with a ClientHello of limited size. Called
-/// with at most `opening_bytes`, so that a stranger costs no memory before.
+/// Whether these bytes may open a TLS connection: a record with a ClientHello of limited size. Gets
+/// at most `opening_bytes`, so that an unauthenticated peer cannot make us allocate.
 bool may_open_tls(std::string_view bytes);
 
 class tls {
@@ -49,14 +49,14 @@ class tls {
   enum class end : std::uint8_t {
     none,
     closed,   ///< by the other side, or `error_number()`
-    strange,  ///< the bytes of the other side are no TLS
+    strange,  ///< the peer does not speak TLS
     refused,  ///< the other side does not accept the key
     invalid,  ///< the other side does not have the key
   };
 
-  /// Of a node.
+  /// Opens the side of a node other than 0.
   tls(const tls_context& context, int fd, secret psk, node_id self);
-  /// Of node 0; `opening`: the bytes already read.
+  /// Opens the side of node 0; `opening`: the bytes already read.
   tls(const tls_context& context, int fd, secret psk, std::string opening);
   tls(const tls&) = delete;
   tls& operator=(const tls&) = delete;

@@ -168,7 +168,7 @@ bool watcher::may_begin_tls() {
   }
   if (held < tls_slots) return true;
   if (clock::now() - oldest->tls_since < tls_slot_min) return false;
-  feed(event::closed{id, "closed for a newer connection"});
+  feed(event::closed{id, "dropped: too many pending connections"});
   return true;
 }
 

@@ -87,9 +87,9 @@ struct verdict {
   bool again = false;
 };
 
-/// Of node 0 on the claim of a node.
+/// Node 0's verdict on a node's claim.
 verdict judge_claim(const job_identity& job, const frame& f);
-/// Of a node on the answer of node 0.
+/// A node's verdict on node 0's answer.
 verdict judge_answer(const frame& f);
 
 }  // namespace rrfp::actors::control

@@ -16,7 +16,7 @@ namespace rrfp::actors {
 
 namespace {
 
-/// Of the data of each tensor; any element type is aligned to it.
+/// The alignment of the data of each tensor, which suits any element type.
 constexpr std::int64_t alignment = 64;
 
 std::int64_t aligned(std::int64_t at) { return (at + alignment - 1) / alignment * alignment; }

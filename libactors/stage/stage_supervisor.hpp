@@ -94,7 +94,7 @@ class stage_supervisor : public actor_base, public runs_anywhere {
     std::int64_t blocked = 0;
     std::int64_t behind = 0;
     std::int64_t launch_gap = 0;
-    /// Of tasks that were launched while the rank was free, until they began.
+    /// The time until tasks began that were launched while the rank was free.
     std::int64_t late_begin = 0;
     std::int64_t in_collectives = 0;
     std::int64_t late_end = 0;  ///< by timers

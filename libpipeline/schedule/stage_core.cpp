@@ -45,15 +45,15 @@ class stage_core::impl {
     RRFP_CHECK(config_.mode == dispatch_mode::ready || ranking_.hint().lanes() == 1,
                "in-order dispatch needs a policy with one lane");
     RRFP_CHECK(config_.early_forwards == 0 || config_.mode == dispatch_mode::ready,
-               "early forwards are for ready mode");
+               "early_forwards requires mode ready");
     RRFP_CHECK(config_.early_forwards == 0 || config_.limit.activations == 0,
-               "early forwards cannot be combined with a limit of activations");
+               "early_forwards cannot be combined with an activation limit");
     RRFP_CHECK(config_.early_forwards == 0 || !config_.forwards_in_order,
                "an F that changes buffers runs once");
     RRFP_CHECK(config_.limit.run_ahead == 0 || is_bound_by_run_ahead_alone(),
-               "back-pressure is for ready mode, and goes without other limits of F");
+               "run_ahead requires mode ready and excludes all other limits on forwards");
     RRFP_CHECK(config_.agreement == rank_agreement::arrivals || agrees_alone(),
-               "candidates are for ready mode, without lookahead and early forwards");
+               "agreement by candidates requires mode ready and no lookahead or early forwards");
     all_ranks_ = all_ranks(config_.ranks);
     if (config_.agreement == rank_agreement::candidates && config_.ranks > 1)
       by_rank_.assign(config_.ranks, ready_sets{ranking_.size()});
@@ -468,7 +468,7 @@ class stage_core::impl {
     return early_ == 0 ? best : std::min(best, best_taker(of.due_again, lane, blocked));
   }
 
-  /// Of the F in `waiting`: that of the best-ranked microbatch, or else of the oldest one. If
+  /// Returns the F in `waiting` of the best-ranked microbatch, or else of the oldest one. If
   /// neither may take a slot, trying more of them is not worth the time.
   std::uint32_t best_taker(const priority_bitmap& waiting, lane_range lane,
                            std::uint32_t& blocked) const {

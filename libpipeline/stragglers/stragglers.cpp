@@ -8,7 +8,7 @@ namespace rrfp {
 
 namespace {
 
-/// Of an even number the smaller one: of two ranks, one may be late.
+/// Returns the lower median for an even count, because with two ranks one may be late.
 std::int64_t median(std::vector<std::int64_t> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::nth_element(values.begin(), middle, values.end());

@@ -8,7 +8,7 @@ namespace {
 
 std::uint64_t query_width(const block& b) { return std::uint64_t{b.heads} * b.head_dim; }
 std::uint64_t key_width(const block& b) { return std::uint64_t{b.kv_heads} * b.head_dim; }
-/// Of the inner activations of a feed-forward part.
+/// The width of the inner activations of a feed-forward part.
 double inner_width(const block& b) { return (b.gated ? 3.0 : 2.0) * b.feed_forward; }
 
 }  // namespace

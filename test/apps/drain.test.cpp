@@ -154,7 +154,7 @@ TEST_CASE("the launcher starts a node that was told to end again, also between e
   }
   t.check_same_bits();
   check_steps(t.log(), 100);
-  CHECK_THAT(t.launcher().err(), Contains("node 0 has left the job: starts it again"));
+  CHECK_THAT(t.launcher().err(), Contains("node 0 has left the job; restarting it"));
 }
 
 TEST_CASE("all nodes are told to end: the job saves its step and ends with code 130, in time") {

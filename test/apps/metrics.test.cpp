@@ -236,7 +236,7 @@ TEST_CASE(
   INFO(o.err);
   CHECK(o.code == 0);
   CHECK_THAT(o.err, Contains("report of node 0 at") && Contains("report of node 1 at") &&
-                        Contains("asked for by SIGUSR1"));
+                        Contains("requested by SIGUSR1"));
   const auto saved = files_in(folder / "");
   REQUIRE(saved.size() == 2);
   CHECK_THAT(text_of(saved[1]), Contains("stage 2: step ") && Contains("stage 3: step "));

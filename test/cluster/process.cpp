@@ -235,7 +235,7 @@ void process::agree(const result<std::string>& mine, answering answer, receiver 
     const char mark = text.empty() ? '\0' : text.front();
     if (!text.empty()) text.erase(0, 1);
     if (mark == success_mark) return text;
-    RRFP_EXPECT(mark >= '0' && mark <= '3', "a node contributed to another agreement");
+    RRFP_EXPECT(mark >= '0' && mark <= '3', "protocol error: a node answered another round");
     return error{std::move(text), static_cast<error_kind>(mark - '0')};
   };
   const auto answers_to = [this, unmarked,

@@ -316,7 +316,7 @@ TEST_CASE("Connections that send little or nothing do not block a join") {
   waiting.completes();
   CHECK(clock::now() - begun < 2s);
   // At most 64 connections are kept.
-  CHECK(waiting.all.refusals().any_with("closed for a newer connection"));
+  CHECK(waiting.all.refusals().any_with("dropped: too many pending connections"));
 }
 
 TEST_CASE("Random and truncated bytes do not affect the job") {

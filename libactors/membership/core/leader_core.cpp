@@ -67,7 +67,7 @@ void leader_core::after(const event::opened& e) {
     drop(std::find_if(peers_.begin(), peers_.end(),
                       [](const auto& p) { return p.second.at != stage::joined; })
              ->first,
-         "closed for a newer connection");
+         "dropped: too many pending connections");
   peers_.emplace(e.connection, peer{e.connection, e.address, e.host, now_, now_});
 }
 

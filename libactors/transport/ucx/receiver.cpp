@@ -164,7 +164,8 @@ void receiver::take(const mail_header& h, std::span<const std::byte> data) {
   if (!matches(h, data)) return core.delivered(h, delivery::damaged);
   for (const auto& mail :
        core.in_order(h, {reinterpret_cast<const char*>(data.data()), data.size()})) {
-    const auto read = read_mail_ ? read_mail_(h.from_node, mail) : error{"nobody reads mail here"};
+    const auto read = read_mail_ ? read_mail_(h.from_node, mail)
+                                 : error{"no mail handler is registered on this node"};
     if (!read) return core.delivered(h, delivery::garbled, read.message());
   }
   core.delivered(h, delivery::done);

@@ -43,7 +43,7 @@ struct step_summary {
   std::uint64_t step = 0;
   compute::step_purpose purpose = compute::step_purpose::training;
   double loss = 0;  ///< mean over the tokens of the step, in nats
-  /// Of every microbatch, ordered by replica.
+  /// The losses of all microbatches, ordered by replica.
   std::vector<compute::microbatch_loss> losses;
   double gradient_norm = 0;
   /// The gradient was infinite or NaN, so the parameters did not change (train.loss_scale).
@@ -124,8 +124,8 @@ struct run_result {
   bool hung = false;
   /// This node leaves between two steps; `how` is node_lost.
   std::optional<node_id> drained{};
-  /// Of the steps that completed; weights_xxh64 only when done. Empty on nodes other than 0, except
-  /// of a run that is done and makes copies for recovery.
+  /// Sums up the complete steps; weights_xxh64 only when done. Empty on nodes other than 0, unless
+  /// the run is done and makes copies for recovery.
   run_summary summary;
   /// By stage, lines of rrfp/schedule/transcript.hpp; only with record_transcripts.
   std::vector<std::vector<std::string>> transcripts;
@@ -159,8 +159,8 @@ struct injected_delays {
 struct emulated_device {
   /// In milliseconds, without injected delays. Called concurrently.
   std::function<double(step_id, stage_id, rank_id, const task&)> task_ms;
-  /// Of the message that carries the input of the task (F or B) to the virtual stage. Called
-  /// concurrently; the microbatch as in slot_bytes.
+  /// Returns the size of the message that carries the input of the task (F or B) to the virtual
+  /// stage. Called concurrently; the microbatch as in slot_bytes.
   std::function<std::int64_t(step_id, virtual_stage_id, const task&)> message_bytes;
   std::int64_t tokens = 0;  ///< of a microbatch
   double gather_ms = 0;     ///< of an all-gather of picks

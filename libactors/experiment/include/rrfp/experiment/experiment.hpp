@@ -124,7 +124,7 @@ struct experiment {
   /// Processes: of each job.
   std::uint32_t nodes = 2;
   std::vector<std::uint64_t> seeds{1, 2, 3};
-  /// Of each cell (train.steps).
+  /// Number of steps of each cell (train.steps).
   std::uint64_t steps = 3;
   /// Name of a run; empty: the first run.
   std::string baseline;

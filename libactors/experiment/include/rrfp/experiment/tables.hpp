@@ -29,7 +29,7 @@ struct summary {
 
   /// Whether ranks of a stage ever waited for each other.
   bool has_rank_waits() const { return ranks > 0 || agreement.gathers > 0; }
-  /// Of the gatherings of picks, the share in which they differed.
+  /// Returns the share of the gatherings in which the picks differed.
   double deferral_share() const {
     return agreement.gathers == 0
                ? 0

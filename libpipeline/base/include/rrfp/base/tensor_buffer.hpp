@@ -55,7 +55,7 @@ struct tensor_buffer {
 
   bool defined() const { return owner != nullptr; }
   std::int64_t elements() const;
-  /// Of all elements; those of dtype::other count none.
+  /// The size of all elements; those of dtype::other have size 0.
   std::size_t bytes() const { return static_cast<std::size_t>(elements()) * item_bytes(type); }
   /// The memory of a contiguous buffer on the host.
   std::span<const std::byte> content() const;

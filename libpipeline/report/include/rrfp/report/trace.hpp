@@ -97,7 +97,7 @@ struct trace_file {
 inline constexpr std::size_t trace_bytes_max = std::size_t{2} << 30;
 inline constexpr std::uint32_t traced_stages_max = 4096;
 inline constexpr std::uint32_t traced_ranks_max = 4096;
-/// Of all stages and replicas together.
+/// Maximum number of ranks of all stages and replicas together.
 inline constexpr std::uint64_t traced_lanes_max = 65'536;
 inline constexpr std::uint32_t traced_pieces_max = 1024;
 inline constexpr std::uint32_t traced_chunks_max = 1024;

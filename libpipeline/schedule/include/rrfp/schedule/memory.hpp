@@ -47,7 +47,7 @@ struct memory_limit {
   /// Maximum sum of slot_bytes over the microbatches that hold a slot. A microbatch that exceeds
   /// the limit on its own still runs, alone.
   std::uint64_t bytes = 0;
-  /// The paper's back-pressure, which goes without any other limit, see below.
+  /// The paper's back-pressure, which excludes the other limits; see above.
   std::uint32_t run_ahead = 0;
   /// Maximum number of activations: (microbatch, chunk) pairs between F and fold. At least the
   /// number of chunks; not together with slots or bytes.

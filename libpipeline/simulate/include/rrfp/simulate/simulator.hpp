@@ -109,7 +109,7 @@ class observer {
   virtual void on_idle(const idle_span&) {}
 };
 
-/// Of a stage with several ranks, `busy`, `behind` and `blocked` are means over them.
+/// What a stage did. `busy`, `behind` and `blocked` are means over its ranks.
 struct stage_report {
   nanoseconds busy = 0;
   /// From the end of a task on one rank to its end on the last.

@@ -31,10 +31,10 @@ class microbatch_costs {
   virtual double task_ms(step_id step, stage_id stage, task_kind kind, microbatch_id mb) const = 0;
   /// Between stage `lower` and the next one, in either direction.
   virtual double message_ms(step_id step, stage_id lower, microbatch_id mb) const = 0;
-  /// Of the message that tells the shape of that message; nothing: none is sent.
+  /// The duration of the message that tells the shape of that message; nullopt if none is sent.
   virtual std::optional<double> shape_ms(stage_id) const { return {}; }
   virtual std::uint64_t activation_bytes(step_id step, stage_id stage, microbatch_id mb) const = 0;
-  /// Of the message of message_ms().
+  /// The size of the message of message_ms().
   virtual std::uint64_t message_bytes(step_id step, stage_id lower, microbatch_id mb) const = 0;
 };
 
@@ -85,7 +85,8 @@ class stage_costs final : public cost_model {
   bool has_bytes() const { return options_.by_microbatch != nullptr; }
   /// Only if has_bytes().
   std::uint64_t activation_bytes(step_id step, stage_id stage, microbatch_id mb) const;
-  /// Of the message that carries the input of the task to the virtual stage; only if has_bytes().
+  /// The size of the message that carries the input of the task to the virtual stage. Requires
+  /// has_bytes().
   std::uint64_t message_bytes(step_id step, virtual_stage_id to, const task& t) const;
 
   /// Maps the position in the step to the index of the loaded microbatch.

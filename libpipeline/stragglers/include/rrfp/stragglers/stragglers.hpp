@@ -47,7 +47,7 @@ class straggler_watch {
   void add(std::vector<std::int64_t> own, std::int64_t time);
   /// In the last `window` steps, the latest first; none before there are as many.
   const std::vector<straggler>& found() const { return found_; }
-  /// Of all steps, by rank: by how much each was later than the median rank, in nanoseconds.
+  /// By how much each rank was later than the median rank, summed over all steps, in nanoseconds.
   const std::vector<std::int64_t>& late() const { return late_; }
 
  private:

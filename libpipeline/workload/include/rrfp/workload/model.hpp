@@ -16,7 +16,7 @@
 
 namespace rrfp::workload {
 
-/// Of a weight or an activation.
+/// The size of a weight or an activation.
 inline constexpr double fp16_bytes = 2;
 
 /// One transformer layer. The heads share `kv_heads` key and value heads. The feed-forward part has

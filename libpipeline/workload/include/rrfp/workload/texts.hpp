@@ -43,7 +43,7 @@ inline constexpr std::uint32_t text_tokens_max = 1U << 20;
 /// file, and the line that is malformed.
 result<std::vector<text_bin>> read_histogram(const std::string& path);
 
-/// Of what draw_text() returns, but for the cut of a uniform or log-normal length at `most`.
+/// The mean of draw_text(), except that a uniform or log-normal length is not cut at `most`.
 /// Requires a spread other than `padded`, like draw_text().
 double mean_text(const text_options& options);
 /// Tokens of the text of one sample.

@@ -36,7 +36,7 @@ struct rank_key {
 /// How a job ends: done, or with an error of this kind.
 enum class job_end : std::uint8_t { done, interrupted, bad_input, failed, node_lost };
 
-/// Nothing: done.
+/// nullopt if the job completed.
 constexpr std::optional<error_kind> kind_of(job_end how) {
   switch (how) {
     case job_end::done: return std::nullopt;
@@ -232,7 +232,7 @@ struct write_reports {
   std::uint64_t number = 0;
   bool hang = false;  ///< the message of the end is this report
 };
-/// The silence of the stages begins anew.
+/// Restarts the stall timer.
 struct note_progress {};
 /// Answer with tick (watch) or timer_fired after `ms`.
 struct set_timer {

@@ -195,7 +195,7 @@ class job_core {
   bool exists(const rank_key& r) const;
   std::uint32_t stage_count() const { return options_.replicas * options_.stages; }
   std::uint32_t rank_count() const { return stage_count() * options_.ranks; }
-  /// Of replica 0: the other replicas have the same tensors.
+  /// The number of ranks of replica 0; the other replicas have the same tensors.
   std::uint32_t saving_ranks() const { return options_.stages * options_.ranks; }
   /// Steps that are complete, those before the run included.
   std::uint64_t steps_done() const { return options_.first_step + steps_; }

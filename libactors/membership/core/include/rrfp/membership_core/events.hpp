@@ -102,7 +102,7 @@ struct closing {
   std::string reason;
 };
 
-/// The driver has slept and is awake: the first event of each turn.
+/// poll() has returned; always the first event of an iteration.
 struct woke {};
 /// All that had arrived is fed. Comes every `core_options::turn()` at least.
 struct turn {};

@@ -38,7 +38,7 @@ class copy_fetches {
   bool is_under_way(const copy_key& what) const { return fetches_.contains(what); }
   /// The copy must not be under way. Returns what to ask for first.
   std::vector<request> begin(const copy_key& what, node_id from, std::uint64_t bytes);
-  /// Of the bytes that came; after `last` and `missing` the fetch has ended.
+  /// The verdict on the bytes that came; after `last` and `missing` the fetch has ended.
   verdict arrived(const copy_key& what, std::uint64_t offset, std::uint64_t size);
   /// What to ask for after a piece that fits.
   std::vector<request> next(const copy_key& what);

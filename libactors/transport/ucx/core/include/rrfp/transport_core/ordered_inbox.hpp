@@ -30,7 +30,7 @@ class ordered_inbox {
     return sequence == next_ || (bytes <= bytes_max && waiting_bytes_ <= bytes_max - bytes);
   }
 
-  /// Of fresh mail: all that is now in order.
+  /// Takes fresh mail. Returns the messages that can be delivered in order now.
   std::vector<std::string> take(std::uint64_t sequence, std::string bytes) {
     waiting_bytes_ += bytes.size();
     waiting_.emplace(sequence, std::move(bytes));

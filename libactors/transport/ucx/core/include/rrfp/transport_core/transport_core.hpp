@@ -125,7 +125,7 @@ class transport_core {
   /// Writes the identity of this node and the next number of its edge into the header. False: the
   /// message is too large, and the receiver is treated as failed.
   bool number(node_id to, tensor_header& h);
-  /// As above, with the next number of the mail to that node.
+  /// The same for mail, which is numbered per destination node.
   bool number(node_id to, mail_header& h);
   template <class Header>
   void stamp(Header& h) const {
@@ -147,7 +147,8 @@ class transport_core {
   /// `descriptor`: not null if the data is announced.
   template <class Header>
   fate arrived(const Header& h, std::uint64_t bytes, void* descriptor);
-  /// Of intact mail that was to be delivered: all that is now in order, maybe none.
+  /// Takes intact mail whose fate is `deliver`. Returns the messages that can be delivered in order
+  /// now, possibly none.
   std::vector<std::string> in_order(const mail_header& h, std::string bytes);
   /// How to answer the farewell, if it must be answered.
   departure arrived(const farewell_header& h);
