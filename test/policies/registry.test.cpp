@@ -76,7 +76,7 @@ TEST_CASE("the error for an unknown policy lists the known ones") {
   CHECK(
       message ==
       "policy: expected one of bf, bfw, bfw_plus, fb, f_priority, b_priority, one_f_one_b, gpipe, "
-      "interleaved_1f1b, zb_h1, zb_h2, zb_v, dualpipe_v, auto, table:FILE.csv, lib:FILE.so, "
+      "interleaved_1f1b, zb_h1, zb_h2, zb_v, dualpipe_v, table:FILE.csv, lib:FILE.so, "
       "got \"1f1b\"");
 }
 
