@@ -120,9 +120,9 @@ class turn_scope {
 class python_pipeline {
  public:
   /// `part(index, count, group)` is that of make_stage(), or None on emulated devices;
-  /// `optimizer(tensors, names)` returns an Optimizer, or is None; `order(stage)` returns the names
-  /// of the tasks of a step, or is None; `counts`: whether pass() gets counts in the process of the
-  /// last part.
+  /// `optimizer(tensors, names)` returns an Optimizer, or is None; `order(stage)` returns the names of
+  /// the tasks of a step, or is None; `counts`: whether pass() gets counts in the process of the last
+  /// part.
   python_pipeline(const std::vector<std::string>& settings, py::object part,
                   const py::object& optimizer, const py::object& order, py::object tell,
                   py::object hear, py::object on_note, py::object on_report, bool traces,
@@ -136,18 +136,18 @@ class python_pipeline {
         return with_gil([&] { return make_stage(*part, at, seed); });
       };
     if (!optimizer.is_none())
-      o.make_optimizer =
-          [make = shared(optimizer)](const std::vector<compute::parameter>& parameters) {
-            std::vector<std::string> names;
-            std::vector<at::Tensor> tensors;
-            for (const auto& p : parameters) {
-              names.push_back(p.name);
-              tensors.push_back(p.value);
-            }
-            return with_gil([&]() -> std::unique_ptr<compute::optimizer> {
-              return std::make_unique<python_optimizer>((*make)(tensors, names));
-            });
-          };
+      o.make_optimizer = [make = shared(optimizer)](
+                             const std::vector<compute::parameter>& parameters) {
+        std::vector<std::string> names;
+        std::vector<at::Tensor> tensors;
+        for (const auto& p : parameters) {
+          names.push_back(p.name);
+          tensors.push_back(p.value);
+        }
+        return with_gil([&]() -> std::unique_ptr<compute::optimizer> {
+          return std::make_unique<python_optimizer>((*make)(tensors, names));
+        });
+      };
     if (!order.is_none()) {
       orders_ = shared(order);
       shape_ = job::effective_shape(j);
@@ -205,8 +205,9 @@ class python_pipeline {
     check_thread();
     for (const auto& [stage, sheet] : *sheets_)
       sheet->put(value_of(order_from(*orders_, shape_, stage)));
-    const auto r = value_of(
-        wait_for(p, [&] { return trains ? p.step(all, {.update = updates}) : p.eval(all); }));
+    const auto r = value_of(wait_for(p, [&] {
+      return trains ? p.step(all, {.update = updates}) : p.eval(all);
+    }));
     py::dict d;
     d["step"] = r.step;
     d["loss"] = r.loss;
@@ -285,9 +286,7 @@ class python_pipeline {
   /// For calls that another thread makes: the pipeline itself looks at that one.
   static void check_thread() {
     if (forward_scope::is_open())
-      raise(
-          error{"the pipeline was called inside a forward, a loss or a keyed_generator: expected a "
-                "call from outside"});
+      raise(error{"the pipeline was called inside a forward, a loss or a keyed_generator: expected a call from outside"});
   }
   pipeline& open() {
     if (getpid() != process_)
@@ -342,13 +341,13 @@ PYBIND11_MODULE(_rrfp, m) {
     return std::pair{std::move(p.tensors), py::bytes{p.note}};
   });
   py::class_<python_pipeline>(m, "Pipeline")
-      .def(
-          py::init<const std::vector<std::string>&, py::object, const py::object&,
-                   const py::object&, py::object, py::object, py::object, py::object, bool, bool>(),
-          py::arg("settings"), py::arg("part"), py::arg("optimizer"), py::arg("order"),
-          py::arg("tell"), py::arg("hear"), py::arg("on_note"), py::arg("on_report"),
-          py::arg("trace"), py::arg("counts"))
-      .def("run", &python_pipeline::pass, py::arg("training"), py::arg("counts"), py::arg("update"))
+      .def(py::init<const std::vector<std::string>&, py::object, const py::object&,
+                    const py::object&, py::object, py::object, py::object, py::object, bool, bool>(),
+           py::arg("settings"), py::arg("part"), py::arg("optimizer"), py::arg("order"),
+           py::arg("tell"), py::arg("hear"), py::arg("on_note"), py::arg("on_report"), py::arg("trace"),
+           py::arg("counts"))
+      .def("run", &python_pipeline::pass, py::arg("training"), py::arg("counts"),
+           py::arg("update"))
       .def_property_readonly("steps", &python_pipeline::steps)
       .def_property_readonly("leads", &python_pipeline::leads)
       .def("state_dict", &python_pipeline::state_dict)

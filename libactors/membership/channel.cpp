@@ -9,7 +9,7 @@ namespace rrfp::actors::control {
 namespace {
 
 constexpr std::size_t bytes_per_turn = 256 * 1024;
-/// The limit of a connection that has not proved that it has the key.
+/// The limit for a connection that is not authenticated yet.
 constexpr std::size_t handshake_bytes_per_turn = 8 * 1024;
 constexpr const char* no_tls = "expected a TLS handshake";
 /// One record of TLS at most.

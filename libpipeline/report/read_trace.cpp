@@ -54,7 +54,7 @@ class reader {
     if (phase == "X") {
       const auto category = e.text("cat");
       if (category == "recovery") return read_recovery(e);
-      if (category == "plan") return;  // of version 0.2
+      if (category == "plan") return;  // of older versions
       return category == "wait" ? read_wait(e) : read_task(e);
     }
     throw malformed{fmt::format("expected an event with \"ph\" M, X, C or i, got {}",
