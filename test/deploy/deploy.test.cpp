@@ -44,7 +44,9 @@ class running_job {
     return eventually([&] { return steps() >= 2; }, std::chrono::seconds{60});
   }
   double steps() const {
-    return samples_of(get(port_, "/metrics").body)["rrfp_steps_total{node=\"0\",run=\"watched\"}"];
+    const auto page = get(port_, "/metrics");
+    if (page.code != 200) return 0;  // nobody answers yet, or 404 while the server begins
+    return samples_of(page.body)["rrfp_steps_total{node=\"0\",run=\"watched\"}"];
   }
 
  private:
