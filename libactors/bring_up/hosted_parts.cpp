@@ -10,6 +10,7 @@
 #include <rrfp/schedule/check_policy.hpp>
 #include <rrfp/schedule/sequence.hpp>
 
+#include "device/caller_queue.hpp"
 #include "device/collective_group.hpp"
 #include "device/compute_thread.hpp"
 #include "device/emulated_compute.hpp"
@@ -324,6 +325,7 @@ arrival_memory hosted_parts::memory_of_arrivals() const {
 
 std::unique_ptr<device> hosted_parts::make_device(std::string name, rank_address address) {
   if (with_memory_) return with_memory_->make_device(std::move(name), address);
+  if (setup_.caller) return setup_.caller->make_device();
   if (!setup_.emulated) return std::make_unique<compute_thread>(std::move(name), setup_.spin);
   if (!timer_) timer_ = std::make_unique<timer_thread>("virtual devices");
   return std::make_unique<virtual_device>(*timer_);

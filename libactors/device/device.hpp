@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
 #include <rrfp/base/tensor_buffer.hpp>
 #include <rrfp/compute/memory_counts.hpp>
@@ -34,6 +35,10 @@ class device : public work_queue {
   /// called after stop().
   virtual void occupy(std::function<std::chrono::nanoseconds()> work,
                       std::function<void(const occupancy&)> after) = 0;
+
+  /// The work that follows belongs to this step: a device on the thread of the program waits until
+  /// the program wants it.
+  virtual void begin_step(step_id /*step*/) {}
 
   /// Whether the thread that calls `after` may do other work then. False: it serves other devices,
   /// or stop() must not be called there.

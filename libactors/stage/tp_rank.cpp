@@ -213,6 +213,7 @@ tp_rank::waiting_input& tp_rank::input_of(bool forward, microbatch_id mb, chunk_
 void tp_rank::begin(const begin_step& m) {
   const auto step = m.step;
   purpose_ = m.purpose;
+  setup_->device->begin_step(step);
   on_device(setup_, [m, rank = setup_] { rank->compute->begin_step(m.step, m.purpose); });
   launched_ = 0;
   collective_ns_before_ = setup_->counters->collective_ns.value();

@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 
 #include <rrfp/actors/job_cluster.hpp>
+#include <rrfp/compute/user_functions.hpp>
 #include <rrfp/keyed_generator.hpp>
 
 #include "stage_chunk.hpp"
-#include "user_functions.hpp"
 
 namespace rrfp {
 

@@ -32,7 +32,6 @@
 #include <rrfp/schedule/dispatch_rule.hpp>
 #include <rrfp/schedule/memory.hpp>
 #include <rrfp/schedule/policy.hpp>
-#include <rrfp/simulate/simulator.hpp>
 #include <rrfp/stragglers/stragglers.hpp>
 
 namespace rrfp::actors {
@@ -166,6 +165,7 @@ struct emulated_device {
   double gather_ms = 0;     ///< of an all-gather of picks
 };
 
+class caller_queue;
 class rank_devices;
 struct device_request;
 
@@ -240,6 +240,9 @@ struct session_setup {
   /// emulated device.
   std::function<result<std::shared_ptr<rank_devices>>(const session_setup&, const device_request&)>
       open_devices;
+  /// The ranks of this process compute on the thread that runs this queue, in the place of threads
+  /// of their own. May be null. Neither with an emulated device nor with open_devices.
+  std::shared_ptr<caller_queue> caller;
   /// If no task finishes for this long, the run ends with a hang report. 0: never.
   double hang_timeout_s = 60;
   bool record_transcripts = false;

@@ -12,7 +12,7 @@
 
 #include <rrfp/compute/compute_error.hpp>
 
-namespace rrfp {
+namespace rrfp::actors {
 
 /// Thread-safe.
 class hook_thread {
@@ -90,4 +90,4 @@ class hook_thread {
   std::thread thread_;
 };
 
-}  // namespace rrfp
+}  // namespace rrfp::actors
