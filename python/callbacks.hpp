@@ -12,10 +12,12 @@
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/stl.h>
+#include <rrfp/base/step_name.hpp>
 #include <rrfp/keyed_generator.hpp>
 #include <rrfp/pipeline.hpp>
 #include <rrfp/schedule/sequence.hpp>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "gil.hpp"
 

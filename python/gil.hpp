@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include <torch/csrc/utils/pybind.h>
+#include <pybind11/pybind11.h>
 
 #include <rrfp/base/exit_code.hpp>
 
@@ -78,7 +78,7 @@ inline const char* name_of(error_kind kind) {
 }
 
 [[noreturn]] inline void raise(const error& e) {
-  const auto type = py::module_::import("rrfp").attr("Error");
+  const auto type = py::module_::import("rrfp._errors").attr("Error");
   const auto made = type(e.message, name_of(e.kind), static_cast<int>(exit_code_of(e.kind)));
   PyErr_SetObject(type.ptr(), made.ptr());
   throw py::error_already_set();

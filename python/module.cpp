@@ -3,49 +3,24 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <future>
 #include <map>
 #include <memory>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/ops/empty.h>
-#include <rrfp/base/step_name.hpp>
 #include <rrfp/keyed_generator.hpp>
 #include <rrfp/pack.hpp>
-#include <rrfp/report/picture.hpp>
-#include <rrfp/report/timeline.hpp>
-#include <rrfp/report/trace.hpp>
 
 #include "callbacks.hpp"
+#include "timeline.hpp"
 
 namespace rrfp::python {
 
 namespace {
-
-class temporary_file {
- public:
-  temporary_file() {
-    auto pattern = (std::filesystem::temp_directory_path() / "rrfp-trace-XXXXXX").string();
-    const int file = mkstemp(pattern.data());
-    if (file < 0) throw std::runtime_error("cannot make " + pattern);
-    close(file);
-    path_ = pattern;
-  }
-  temporary_file(const temporary_file&) = delete;
-  temporary_file& operator=(const temporary_file&) = delete;
-  ~temporary_file() { std::remove(path_.c_str()); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 /// Waits for `work`, which runs without the GIL, and lets Python handle signals meanwhile. If a
 /// handler raises (Ctrl-C), the pipeline ends first.
@@ -67,25 +42,6 @@ auto wait_for(pipeline& p, Work work) {
     throw raised;
   }
   return done.get();
-}
-
-result<std::string> timeline_of(const actors::trace_recorder& trace,
-                                std::optional<std::uint64_t> step) {
-  if (trace.tasks().empty()) return error{"report(): expected a finished step, got none"};
-  // The reader of traces reads files, as rrfp-report does.
-  const temporary_file file;
-  if (auto written = actors::write_chrome_json(file.path(), {{"rrfp", &trace}}); !written)
-    return written.failure();
-  const auto read = report::read_trace(file.path());
-  if (!read) return read.failure();
-  const auto& run = read->runs.front();
-  for (const auto s : report::steps_of(run) | std::views::reverse) {
-    if (step && number_of(s) != *step) continue;
-    const auto line = report::make_timeline(run, s, s);
-    if (!line) return line.failure();
-    return report::svg_of("rrfp", {*line});
-  }
-  return error{"report(): the trace has no step " + std::to_string(step.value_or(0))};
 }
 
 /// rrfp.keyed_generator: a keyed_generator from __enter__ to __exit__.

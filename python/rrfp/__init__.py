@@ -9,34 +9,33 @@ The words are those of torch.distributed.pipelining. Several processes are start
 hosts one stage, or some of them.
 """
 
-import torch  # loads the libraries that _rrfp needs
+import importlib
 
-from . import _rrfp
+from . import _runtime
+from ._errors import Error
 
-if torch.__version__.split("+")[0] != _rrfp.torch_version:
-    raise ImportError(
-        f"rrfp {_rrfp.version} was built with torch {_rrfp.torch_version}, but this is torch "
-        f"{torch.__version__}: install torch=={_rrfp.torch_version}, or build rrfp again"
-    )
+__version__ = _runtime.version
+policies = _runtime.policies
+Error.__module__ = __name__  # the name that a traceback prints
 
-from ._parallel import copy_to_ranks, reduce_from_ranks
-from ._pipeline import Error, Pipeline, StepResult
-from ._transformers import from_pretrained, from_transformers, measure_layers
+_with_libtorch = {
+    "Pipeline": "_pipeline",
+    "StepResult": "_pipeline",
+    "copy_to_ranks": "_parallel",
+    "from_pretrained": "_transformers",
+    "from_transformers": "_transformers",
+    "measure_layers": "_transformers",
+    "reduce_from_ranks": "_parallel",
+}
 
-__version__ = _rrfp.version
-policies = _rrfp.policies
-for public in (
-    Error,
-    Pipeline,
-    StepResult,
-    copy_to_ranks,
-    from_pretrained,
-    from_transformers,
-    measure_layers,
-    reduce_from_ranks,
-):
-    public.__module__ = __name__  # the name that a traceback prints
-del public
+
+def __getattr__(name):
+    if name not in _with_libtorch:
+        raise AttributeError(f"module 'rrfp' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f".{_with_libtorch[name]}", __name__), name)
+    value.__module__ = __name__
+    globals()[name] = value
+    return value
 
 
 def keyed_generator(seed, step, microbatch, stage):
@@ -45,6 +44,8 @@ def keyed_generator(seed, step, microbatch, stage):
     The pipeline runs each forward of a stage that draws random numbers in it; `step` counts from 1. A plain
     loop that does the same gets the same numbers.
     """
+    from ._libtorch import _rrfp
+
     return _rrfp.GeneratorScope(seed, step, microbatch, stage)
 
 

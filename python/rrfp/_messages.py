@@ -15,7 +15,7 @@ from torch.utils._pytree import (
     treespec_loads,
 )
 
-from . import _rrfp
+from ._libtorch import _rrfp
 
 
 def pack(value):

@@ -8,7 +8,7 @@ import json
 import torch
 from torch.utils._pytree import tree_map_only
 
-from . import _rrfp, _recomputation
+from ._libtorch import _rrfp, _recomputation
 from ._buffers import Buffers
 from ._messages import pack, unpack
 from ._optimizers import Optimizer, Parameters

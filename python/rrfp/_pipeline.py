@@ -10,26 +10,11 @@ import weakref
 
 import torch
 
-from . import _rrfp
+from ._libtorch import _rrfp
 from ._batches import Batch
+from ._errors import Error
 from ._model import Model, parts_of, text_of
-
-
-class Error(RuntimeError):
-    """Why a pipeline ended or refused to begin, in one line that names the stage.
-
-    `kind` is "bad_input", "failed", "node_lost" or "interrupted"; `exit_code` is what rrfp-node would end
-    with. `__cause__` is the exception of the stage, if a function of this process raised one. A KeyboardInterrupt
-    or SystemExit of such a function is raised itself.
-    """
-
-    def __init__(self, message, kind="failed", exit_code=1):
-        super().__init__(message)
-        self.kind = kind
-        self.exit_code = exit_code
-
-    def __reduce__(self):
-        return Error, (str(self), self.kind, self.exit_code)
+from ._timeline import Timeline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,20 +31,6 @@ class StepResult:
     ms: float  #: duration
     bubble: float  #: share of the stages' time without a task
     weight_shares: list  #: by stage, the share of the time of its backwards that went to W
-
-
-class Timeline:
-    """A picture of one step: a lane for each stage. `svg` is its text."""
-
-    def __init__(self, svg):
-        self.svg = svg
-
-    def _repr_svg_(self):
-        return self.svg
-
-    def save(self, path):
-        with open(path, "w") as file:
-            file.write(self.svg)
 
 
 _open = weakref.WeakSet()

@@ -10,7 +10,7 @@ import threading
 import torch
 import torch.utils.checkpoint
 
-from . import _rrfp
+from ._libtorch import _rrfp
 
 _thread = threading.local()
 _fork_rng = torch.random.fork_rng

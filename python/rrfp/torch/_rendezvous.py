@@ -1,0 +1,75 @@
+"""How the ranks of a pipeline find each other: through the store of torch.distributed."""
+
+import json
+import os
+import secrets
+import socket
+import tempfile
+
+import torch.distributed as dist
+
+_made = 0  # pipelines of this process, which all ranks make in the same order
+
+
+class Rendezvous:
+    """The ranks of one pipeline: those of its process group and of their agreement domains."""
+
+    def __init__(self, group, domain, stage_indices):
+        """`domain`: the global ranks that run the same tasks as this one, itself included."""
+        global _made
+        _made += 1
+        self._store = dist.PrefixStore(f"rrfp/{_made}", dist.distributed_c10d._get_default_store())
+        here = dist.get_rank()
+        self.domain = sorted(domain)
+        mine = {"domain": self.domain, "stages": sorted(stage_indices), "host": socket.gethostname()}
+        self._store.set(f"rank/{here}", json.dumps(mine))
+        stages = dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))
+        self.stages = [self._told(rank) for rank in stages]
+        self.pp_rank = stages.index(here)
+        self.index = self.domain.index(here)
+        for rank, told in zip(stages, self.stages):
+            if len(told["domain"]) != len(self.domain) or told["domain"].index(rank) != self.index:
+                raise ValueError(
+                    f"domain: expected rank {rank} at place {self.index} of {len(self.domain)} ranks that run the "
+                    f"same tasks, as rank {here}, got {told['domain']}"
+                )
+        self.size = len(stages) * len(self.domain)
+        self.node = self.pp_rank * len(self.domain) + self.index
+        self._leader = self.stages[0]["domain"][0]
+        self.name = f"torch-{_made}-{self._leader}"
+        hosts = {told["host"] for told in self.stages}
+        hosts |= {self._told(rank)["host"] for told in self.stages for rank in told["domain"]}
+        if self.node == 0:
+            self._store.set(self._key("host"), "127.0.0.1" if len(hosts) == 1 else _own_address())
+            self._store.set(self._key("secret"), secrets.token_hex(32))
+        self.host = self._store.get(self._key("host")).decode()
+
+    def key_file(self):
+        """A file with the key of the pipeline, to be removed once it is open."""
+        file, path = tempfile.mkstemp(prefix="rrfp-key-")  # only the owner may read it
+        with os.fdopen(file, "wb") as out:
+            out.write(self._store.get(self._key("secret")))
+        return path
+
+    def publish(self, port):
+        self._store.set(self._key("port"), str(port))
+
+    def find(self):
+        return int(self._store.get(self._key("port")))
+
+    def _key(self, name):
+        return f"{self._leader}/{name}"
+
+    def _told(self, rank):
+        return json.loads(self._store.get(f"rank/{rank}"))
+
+
+def _own_address():
+    """The address under which the others reach this machine."""
+    master = os.environ.get("MASTER_ADDR", "")
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((master, 9))  # sends nothing
+            return probe.getsockname()[0]
+    except OSError:
+        return socket.gethostbyname(socket.gethostname())

@@ -1,0 +1,393 @@
+"""A schedule of torch.distributed.pipelining that runs the tasks that are ready."""
+
+import atexit
+import contextlib
+import inspect
+import os
+import sys
+import weakref
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti
+from torch.utils._pytree import tree_map_only
+
+from .. import _runtime
+from .._errors import Error
+from . import _wire
+from ._domain import mesh_finder, ranks_of
+from ._part import Part
+from ._rendezvous import Rendezvous
+
+_names = ("F", "B", "W", "BW")  # of the kinds of tasks, as the runtime numbers them
+_forward, _backward, _weight, _whole = range(4)
+
+# A part runs each task once and whole.
+_fixed = {"dispatch.weight_pieces": 1, "dispatch.early_forwards": 0}
+
+_open = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all():
+    """Ends the pipelines that are left while Python can still run their threads."""
+    for runtime in list(_open):
+        runtime.close()
+
+
+class ReadySchedule(PipelineScheduleMulti):
+    """Runs the stages of torch.distributed.pipelining: a free rank runs the best-ranked task whose input is here.
+
+    stages: the PipelineStage of this rank, or the list of its stages (a loop or a V over the ranks).
+    n_microbatches, loss_fn, args_chunk_spec, kwargs_chunk_spec, output_merge_spec, scale_grads,
+        backward_requires_autograd: those of torch's schedules.
+    policy: the hint that ranks the ready tasks, one of rrfp.policies().
+    slots: how many microbatches may hold activations on a rank: a number, "p", "1f1b", "auto" or "none".
+    split_backward: whether the gradients of weights run as tasks of their own where the policy wants it. "auto":
+        except in compiled parts and those with hooks on the accumulation of parameters.
+    domain: the ranks that must run the same tasks, because tasks contain collectives: a process group, a device
+        mesh or global ranks. None: found from the parameters that are DTensors.
+    forwards_in_order: whether the stages of this rank run their forwards in the order of the microbatches. None: those
+        with a batch norm or an attribute forwards_in_order = True do.
+    gradient_order: "exact" adds gradients in the order of the microbatches, so the result does not depend on the
+        order of execution; "any" adds them as they come and holds fewer.
+    seed: of the random numbers of forwards, which depend on it, the step, the microbatch and the stage. None: the
+        seed of torch's generator at the first step.
+    trace: whether to record each task, for report() and write_trace().
+    hang_timeout_s: if no task finishes for so long, step() raises on all ranks and tells who waits for what.
+    settings: further keys of a job (docs/job-reference.md), for example {"jitter.compute": "lognormal"}.
+    on_note, on_report: get lines for the user, and hang reports. None: stderr.
+
+    All ranks make their schedules in the same order and call step() and eval() alike. The shapes of microbatches
+    may differ. Tasks run on the thread that calls step().
+    """
+
+    def __init__(
+        self,
+        stages,
+        n_microbatches,
+        loss_fn=None,
+        args_chunk_spec=None,
+        kwargs_chunk_spec=None,
+        output_merge_spec=None,
+        scale_grads=True,
+        backward_requires_autograd=True,
+        *,
+        policy="bfw_plus",
+        slots=None,
+        split_backward="auto",
+        domain=None,
+        forwards_in_order=None,
+        gradient_order="exact",
+        seed=None,
+        trace=False,
+        hang_timeout_s=60.0,
+        settings=None,
+        on_note=None,
+        on_report=None,
+    ):
+        stages = list(stages) if isinstance(stages, (list, tuple)) else [stages]
+        stages.sort(key=lambda stage: stage.stage_index)
+        if gradient_order not in ("exact", "any"):
+            raise ValueError(f"gradient_order: expected 'exact' or 'any', got {gradient_order!r}")
+        if split_backward not in (True, False, "auto"):
+            raise ValueError(f"split_backward: expected True, False or 'auto', got {split_backward!r}")
+        if policy not in _runtime.policies():
+            raise ValueError(f"policy: expected one of {', '.join(_runtime.policies())}, got {policy!r}")
+        known = inspect.signature(PipelineScheduleMulti.__init__).parameters
+        if "backward_requires_autograd" in known:
+            others = {"backward_requires_autograd": backward_requires_autograd}
+        else:
+            others = {}
+            self._backward_requires_autograd = backward_requires_autograd
+        super().__init__(
+            stages,
+            n_microbatches,
+            loss_fn=loss_fn,
+            args_chunk_spec=args_chunk_spec,
+            kwargs_chunk_spec=kwargs_chunk_spec,
+            output_merge_spec=output_merge_spec,
+            scale_grads=scale_grads,
+            **others,
+        )
+        self._domain = domain
+        self._forwards_in_order = forwards_in_order
+        self._seed = seed
+        self._parts = [Part(stage, split_backward, gradient_order == "exact") for stage in stages]
+        self._traces = trace
+        self._say = [on_note or _print, on_report or _print]
+        for key in _fixed:
+            if key in (settings or {}):
+                raise ValueError(f"settings: expected no '{key}', which a schedule of torch's stages decides")
+        self._settings = {
+            **_fixed,
+            "dispatch.policy": policy,
+            "dispatch.slots": slots,
+            "run.hang_timeout_s": hang_timeout_s,
+            **(settings or {}),
+        }
+        self._runtime = None
+        self._tasks = None
+        self._place = None
+        self.last = None  #: figures of the last step: its number, duration in ms, and bubble
+
+    def step(
+        self,
+        *args,
+        target=None,
+        losses=None,
+        return_outputs=True,
+        loss_kwargs=None,
+        arg_mbs=None,
+        kwarg_mbs=None,
+        target_mbs=None,
+        finalize_gradients=True,
+        **kwargs,
+    ):
+        """One step: forward and backward of all microbatches, whose gradients are in `grad` then.
+
+        As in torch's schedules: the first stage passes the arguments, the last one the target, whole, or already
+        split as arg_mbs, kwarg_mbs and target_mbs. `losses` gets the loss of each microbatch. Returns the merged
+        outputs on the rank of the last stage, unless return_outputs=False.
+        """
+        if self._has_backward and self._backward_requires_autograd and not torch.is_grad_enabled():
+            raise RuntimeError("step() needs gradients, got torch.no_grad(): call eval() for forwards alone")
+        batch = self._batch(args, kwargs, target, arg_mbs, kwarg_mbs, target_mbs, loss_kwargs)
+        batch.keeps_outputs = return_outputs
+        self._open()
+        self._run(batch)
+        if self._has_backward and finalize_gradients:
+            for part in reversed(self._parts):
+                part.end(self._n_microbatches if self.scale_grads else 1)
+        if not any(stage.is_last for stage in self._stages):
+            return None
+        if losses is not None and self._loss_fn is not None:
+            losses[:] = [batch.losses[mb] for mb in range(self._n_microbatches)]
+        if not return_outputs:
+            return None
+        return self._merge_outputs([batch.outputs[mb] for mb in range(self._n_microbatches)])
+
+    def eval(self, *args, target=None, losses=None, **options):
+        """Forwards alone, with no_grad; otherwise as step()."""
+        trains, self._has_backward = self._has_backward, False
+        try:
+            with torch.no_grad():
+                return self.step(*args, target=target, losses=losses, **options)
+        finally:
+            self._has_backward = trains
+
+    def report(self, step=None):
+        """The timeline of a step (the last one) as a picture for Jupyter; needs trace=True."""
+        from .._timeline import Timeline
+
+        return Timeline(self._open().timeline(step))
+
+    def write_trace(self, path):
+        """Writes all recorded tasks to a file for Perfetto and rrfp-report; needs trace=True."""
+        self._open().write_trace(os.fspath(path))
+
+    def metrics(self):
+        """The metrics of this rank in the text format of Prometheus."""
+        return self._open().metrics()
+
+    def close(self):
+        """Leaves the pipeline; all ranks call it after their last step. Otherwise the others take it for a loss."""
+        if self._runtime is not None:
+            runtime, self._runtime = self._runtime, None
+            runtime.finish()
+
+    # ---- steps
+
+    def _batch(self, args, kwargs, target, arg_mbs, kwarg_mbs, target_mbs, loss_kwargs):
+        n = self._n_microbatches
+        given = {"arg_mbs": arg_mbs, "kwarg_mbs": kwarg_mbs, "target_mbs": target_mbs}
+        if any(value is not None for value in given.values()):
+            if args or kwargs or target is not None:
+                raise ValueError("step(): expected whole or split inputs, got both")
+            for name, value in given.items():
+                if value is not None and (not isinstance(value, (list, tuple)) or len(value) != n):
+                    raise ValueError(f"{name}: expected a list of {n}, got {_size_of(value)}")
+            arg_mbs = [a if isinstance(a, tuple) else (a,) for a in arg_mbs] if arg_mbs is not None else [()] * n
+            kwarg_mbs = kwarg_mbs or [{}] * n
+        else:
+            arg_mbs, kwarg_mbs = self._split_inputs(args, kwargs)
+            for name, value in {"arguments": arg_mbs, "keyword arguments": kwarg_mbs}.items():
+                if len(value) != n:
+                    raise ValueError(f"{name}: expected rows for {n} microbatches, got {len(value)}")
+            target_mbs = list(torch.tensor_split(target, n)) if target is not None else None
+        has_last = any(stage.is_last for stage in self._stages)
+        if has_last and self._loss_fn is not None and target_mbs is None and self._has_backward:
+            raise ValueError("target: expected one on the rank of the last stage, got None")
+        return _Batch(arg_mbs, kwarg_mbs, target_mbs, self._loss_of(target_mbs, loss_kwargs))
+
+    def _loss_of(self, target_mbs, loss_kwargs):
+        if self._loss_fn is None or target_mbs is None:
+            return None
+        return lambda output, mb: self._loss_fn(output, target_mbs[mb], **(loss_kwargs or {}))
+
+    def _run(self, batch):
+        self._tasks.begin_batch(batch, self._has_backward)
+        try:
+            self.last = self._runtime.step(self._has_backward)
+        except Error as e:
+            failure = self._tasks.failure
+            if failure is not None and not isinstance(failure, Exception):
+                raise failure  # KeyboardInterrupt, SystemExit
+            raise e from failure
+        finally:
+            self._tasks.end_batch()
+
+    # ---- opening
+
+    def _open(self):
+        if self._runtime is not None:
+            return self._runtime
+        if self._tasks is not None:
+            raise Error("the pipeline is closed")
+        if self._seed is None:
+            self._seed = torch.initial_seed()
+        ranks = ranks_of(self._domain, [stage.submod for stage in self._stages])
+        own = [stage.stage_index for stage in self._stages]
+        self._place = place = Rendezvous(self._stages[0].group, ranks, own)
+        placement = _placement_of([told["stages"] for told in place.stages], self._num_stages)
+        self.stage_index_to_group_rank = {
+            index: rank for rank, told in enumerate(place.stages) for index in told["stages"]
+        }
+        key_file = place.key_file()
+        settings = {
+            "name": place.name,
+            "pipeline.stages": len(place.stages),
+            "pipeline.chunks": len(own),
+            "pipeline.placement": placement,
+            "pipeline.microbatches": self._n_microbatches,
+            "pipeline.tp": len(place.domain),
+            "transport.key_file": key_file,
+            **self._settings,
+        }
+        for part in self._parts:
+            part.seed = self._seed
+        in_order = self._forwards_in_order
+        if in_order is None:
+            in_order = any(part.forwards_in_order for part in self._parts)
+        self._tasks = _Tasks(self._parts, in_order)
+        try:
+            self._runtime = _runtime.Runtime(
+                [f"{key}={_text_of(value)}" for key, value in settings.items() if value is not None],
+                lambda stage, rank: self._tasks,
+                _runtime.Place(place.node, place.size, place.host, place.publish, place.find),
+                torch.backends.cpu.get_cpu_capability(),
+                *self._say,
+                self._traces,
+            )
+        finally:
+            os.unlink(key_file)
+        _open.add(self._runtime)
+        return self._runtime
+
+
+class _Batch:
+    """The inputs and results of a step that is running, by microbatch."""
+
+    def __init__(self, args, kwargs, targets, loss_of):
+        self.args, self.kwargs, self.targets = args, kwargs, targets
+        self.loss_of = loss_of
+        self.keeps_outputs = True
+        self.outputs = {}
+        self.losses = {}
+
+
+class _Tasks:
+    """What the runtime calls on the thread of step()."""
+
+    def __init__(self, parts, forwards_in_order):
+        self.forwards_in_order = forwards_in_order
+        self._parts = parts
+        self._meshes = [mesh_finder(part.module) for part in parts]
+        self._batch = None
+        self.failure = None
+
+    def begin_batch(self, batch, has_backward):
+        self._batch = batch
+        self._has_backward = has_backward
+        self._generator = torch.get_rng_state()
+
+    def end_batch(self):
+        self._batch = None
+        torch.set_rng_state(self._generator)
+
+    def begin(self, step, trains):
+        with self._kept("begin"):
+            for part in self._parts:
+                part.begin(step, self._has_backward)
+
+    def run(self, kind, mb, chunk, first, count, message):
+        part = self._parts[chunk]
+        with self._kept(f"{_names[kind]}{mb} of stage {part.stage.stage_index}"):
+            given = None if message is None else _wire.decode(message, self._meshes[chunk])
+            if kind == _forward:
+                return self._forward(part, mb, given)
+            if not self._has_backward:
+                return _wire.encode(()) if kind != _weight and not part.stage.is_first else None
+            folds = range(first, first + count)
+            if kind == _weight:
+                part.weight(mb, folds)
+                return None
+            grads = part.backward(mb, given, kind == _whole, folds)
+            return None if part.stage.is_first else _wire.encode(grads)
+
+    def _forward(self, part, mb, given):
+        batch = self._batch
+        args = batch.args[mb] if part.stage.is_first else given if isinstance(given, tuple) else (given,)
+        is_last = part.stage.is_last
+        loss_of = None
+        if is_last and batch.loss_of is not None:
+            loss_of = lambda output: batch.loss_of(output, mb)
+        output, loss = part.forward(mb, args, batch.kwargs[mb], loss_of)
+        if not is_last:
+            return _wire.encode(output)
+        if loss is not None:
+            batch.losses[mb] = loss.detach()
+        if batch.keeps_outputs:
+            batch.outputs[mb] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
+        return None
+
+    @contextlib.contextmanager
+    def _kept(self, task):
+        """Keeps the first exception of the program, whose text the runtime tells to all ranks."""
+        try:
+            yield
+        except BaseException as e:
+            if self.failure is None:
+                self.failure = e
+            raise RuntimeError(f"{task}: {_one_line(e)}") from None
+
+
+def _placement_of(stages, total):
+    """The placement of the stages of all ranks."""
+    p = len(stages)
+    chunks = [len(own) for own in stages]
+    if len(set(chunks)) == 1 and sum(chunks) == total:
+        if chunks[0] == 1 and stages == [[rank] for rank in range(p)]:
+            return "linear"
+        if stages == [list(range(rank, total, p)) for rank in range(p)]:
+            return "interleaved"
+        if stages == [sorted({rank, 2 * p - 1 - rank}) for rank in range(p)]:
+            return "v"
+    raise ValueError(f"stages: expected one stage a rank, a loop over the ranks or a V, got {stages}")
+
+
+def _text_of(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _size_of(value):
+    return len(value) if isinstance(value, (list, tuple)) else type(value).__name__
+
+
+def _one_line(e):
+    first = str(e).strip().split("\n")[0]
+    return f"{type(e).__name__}: {first}" if first else type(e).__name__
+
+
+def _print(text):
+    print(text, file=sys.stderr)

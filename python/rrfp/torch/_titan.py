@@ -1,0 +1,50 @@
+"""torchtitan: the one line that changes there."""
+
+import functools
+
+import torch.distributed as dist
+
+from ._schedule import ReadySchedule
+
+
+def pipelining_fn(base=None, **options):
+    """A function for `pipelining_fn` of torchtitan's ModelSpec, which calls `base` and runs its stages by readiness.
+
+    base: torchtitan's own, pipeline_llm unless given. options: those of ReadySchedule, such as policy and slots.
+    The ranks that run the same tasks are those of tensor, context and expert parallelism; and with ChunkedLossWrapper,
+    whose forward reduces gradients, also those of data parallelism: a plain loss leaves these independent.
+    """
+    if base is None:
+        from torchtitan.distributed.pipeline_parallel import pipeline_llm as base
+
+    @functools.wraps(base)
+    def with_readiness(*args, parallel_dims, loss_fn, **kwargs):
+        schedule, model_parts, has_first, has_last = base(
+            *args, parallel_dims=parallel_dims, loss_fn=loss_fn, **kwargs
+        )
+        is_chunked = type(loss_fn).__name__ == "ChunkedLossWrapper"
+        own = {"domain": _domain(parallel_dims, is_chunked)}
+        if is_chunked and has_last:
+            own["forwards_in_order"] = True
+        ready = ReadySchedule(
+            getattr(schedule, "_stages", None) or [schedule._stage],
+            schedule._n_microbatches,
+            loss_fn=schedule._loss_fn,
+            args_chunk_spec=schedule._args_chunk_spec,
+            kwargs_chunk_spec=schedule._kwargs_chunk_spec,
+            output_merge_spec=schedule._output_merge_spec,
+            scale_grads=schedule.scale_grads,
+            **{**own, **options},
+        )
+        return ready, model_parts, has_first, has_last
+
+    return with_readiness
+
+
+def _domain(dims, with_data_parallel):
+    """The global ranks of this stage whose tasks have collectives in common. Ranks are numbered with the pipeline
+    outermost, then replicas, and tensor parallelism innermost."""
+    rank, stage = dist.get_rank(), dims.world_size // dims.pp
+    size = stage if with_data_parallel or dims.ep > 1 else dims.cp * dims.tp
+    first = rank // size * size
+    return range(first, first + size)

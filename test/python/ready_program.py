@@ -1,0 +1,323 @@
+"""A program of torchrun: trains a model through ReadySchedule and through a plain loop, and compares all bits.
+
+usage: ready_program.py CASE [OPTIONS]   OPTIONS: a Python dict, the options of ReadySchedule
+"""
+
+import copy
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage
+
+from rrfp.torch import ReadySchedule
+
+cpu = torch.device("cpu")
+steps, width = 4, 32
+
+
+class Block(torch.nn.Module):
+    def __init__(self, dropout=0.0, outputs=1):
+        super().__init__()
+        self.first = torch.nn.Linear(width, 2 * width)
+        self.second = torch.nn.Linear(2 * width, width)
+        self.norm = torch.nn.LayerNorm(width)
+        self.dropout = torch.nn.Dropout(dropout)
+        self.outputs = outputs
+
+    def forward(self, x, *others):
+        y = x + self.dropout(self.second(torch.nn.functional.gelu(self.first(self.norm(x)))))
+        if others:
+            y = y + 0.5 * others[0].to(y.dtype)
+        return y if self.outputs == 1 else (y, (x + y).half(), torch.ones(len(x), dtype=torch.bool))
+
+
+def blocks(count, **options):
+    torch.manual_seed(0)
+    return [Block(**options) for _ in range(count)]
+
+
+def loss_fn(output, target):
+    return torch.nn.functional.mse_loss(output[0] if isinstance(output, tuple) else output, target)
+
+
+def placed(chunks, style):
+    """The positions of this rank's stages."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    return [c * ranks + (ranks - 1 - rank if style == "v" and c % 2 else rank) for c in range(chunks)]
+
+
+def microbatches(step, count, dtype=torch.float32, rows=None):
+    torch.manual_seed(100 + step)
+    sizes = rows or [4] * count
+    return (
+        [torch.randn(n, width, dtype=dtype) for n in sizes],
+        [torch.randn(n, width, dtype=dtype) for n in sizes],
+    )
+
+
+def plain_loop(parts, batches, make_optimizer, before=lambda step, mb, part: None):
+    """The same training in one process: losses of all microbatches, and the parameters."""
+    optimizers = [make_optimizer(part.parameters()) for part in parts]
+    losses = []
+    for step, (inputs, targets) in enumerate(batches, 1):
+        for mb, (x, y) in enumerate(zip(inputs, targets)):
+            for i, part in enumerate(parts):
+                before(step, mb, i)
+                x = part(*x) if isinstance(x, tuple) else part(x)
+            loss = loss_fn(x, y)
+            loss.backward()
+            losses.append(loss.detach())
+        for optimizer, part in zip(optimizers, parts):
+            for p in part.parameters():
+                if p.grad is not None:
+                    p.grad.div_(len(inputs))
+            optimizer.step()
+            optimizer.zero_grad()
+    return losses, parts
+
+
+def train(chunks, style, options, count=6, dtype=torch.float32, rows=None, make_blocks=blocks, before=None):
+    """Trains, and compares with the plain loop: every loss and every parameter."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    make_optimizer = lambda parameters: torch.optim.AdamW(parameters, 1e-2)
+    whole = [block.to(dtype) for block in make_blocks(chunks * ranks)]
+    batches = [microbatches(step, count, dtype, rows) for step in range(steps)]
+    mine = placed(chunks, style)
+    own = {i: copy.deepcopy(whole[i]) for i in mine}
+    optimizers = [make_optimizer(part.parameters()) for part in own.values()]
+    stages = [PipelineStage(own[i], i, chunks * ranks, cpu) for i in mine]
+    schedule = ReadySchedule(stages, count, loss_fn=loss_fn, seed=7, **options)
+    losses = []
+    for step, (inputs, targets) in enumerate(batches):
+        found = []
+        schedule.step(
+            arg_mbs=[(x,) for x in inputs] if 0 in own else None,
+            kwarg_mbs=[{}] * count,
+            target_mbs=targets if chunks * ranks - 1 in own else None,
+            losses=found,
+            return_outputs=False,
+        )
+        losses += found
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    if before is not None:
+        before = before(schedule)
+    expected, parts = plain_loop(whole, batches, make_optimizer, before or (lambda *at: None))
+    for i, part in own.items():
+        for (name, a), b in zip(part.named_parameters(), parts[i].parameters()):
+            assert torch.equal(a, b), f"{name} of stage {i} differs by {(a - b).abs().max()}"
+    if chunks * ranks - 1 in own:
+        assert len(losses) == len(expected)
+        for k, (a, b) in enumerate(zip(losses, expected)):
+            assert torch.equal(a, b), f"loss {k}: {a} and {b}"
+    schedule.close()
+
+
+def one_chunk(options):
+    train(1, "loop", options)
+
+
+def interleaved(options):
+    train(2, "loop", options)
+
+
+def v_shape(options):
+    train(2, "v", options)
+
+
+def bfloat16(options):
+    train(1, "loop", options, dtype=torch.bfloat16)
+
+
+def one_microbatch(options):
+    train(1, "loop", options, count=1)
+
+
+def other_rows(options):
+    train(1, "loop", options, rows=[1, 7, 3, 12, 5, 2])
+
+
+def many_outputs(options):
+    def make(count):
+        torch.manual_seed(0)
+        return [Block(outputs=3 if i + 1 < count else 1) for i in range(count)]
+
+    train(1, "loop", options, make_blocks=make)
+
+
+def dropout(options):
+    """The plain loop seeds each forward as the schedule does."""
+
+    def before(schedule):
+        keys = schedule._parts[0]
+
+        def seed(step, mb, part):
+            torch.manual_seed(keys.key(step, mb, part))
+
+        return seed
+
+    train(1, "loop", options, make_blocks=lambda count: blocks(count, dropout=0.3), before=before)
+
+
+def checkpointed(options):
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(Block):
+        def forward(self, x):
+            return checkpoint(super().forward, x, use_reentrant=False)
+
+    def make(count):
+        torch.manual_seed(0)
+        return [Checkpointed() for _ in range(count)]
+
+    train(1, "loop", options, make_blocks=make)
+
+
+def evaluation(options):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    whole = blocks(ranks)
+    schedule = ReadySchedule(PipelineStage(whole[rank], rank, ranks, cpu), 3, loss_fn=loss_fn, **options)
+    x, y = torch.randn(12, width, generator=torch.Generator().manual_seed(3)), torch.zeros(12, width)
+    args, target = ((x,) if rank == 0 else ()), (y if rank == ranks - 1 else None)
+    for _ in range(2):
+        losses = []
+        out = schedule.eval(*args, target=target, losses=losses)
+        assert all(p.grad is None for p in whole[rank].parameters())
+        schedule.step(*args, target=target)
+        assert all(p.grad is not None for p in whole[rank].parameters())
+        whole[rank].zero_grad()
+    if rank == ranks - 1:
+        for part in whole[:-1]:
+            x = part(x)
+        expected = [whole[-1](part) for part in x.tensor_split(3)]
+        assert torch.equal(out, torch.cat(expected))
+        assert [loss.item() for loss in losses] == [loss_fn(o, torch.zeros_like(o)).item() for o in expected]
+    schedule.close()
+
+
+def fully_sharded(options):
+    """Two stages of two ranks each, over which FSDP2 spreads the parameters: the sums of both replicas."""
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+    pp, dp = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
+    whole = blocks(2)
+    part = copy.deepcopy(whole[pp])
+    fully_shard(part, mesh=mesh["dp"], reshard_after_forward=False)
+    optimizer = torch.optim.SGD(part.parameters(), 0.1)
+    stage = PipelineStage(part, pp, 2, cpu, group=mesh["pp"].get_group())
+    schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, **options)
+    optimizers = [torch.optim.SGD(block.parameters(), 0.1) for block in whole]
+    for step in range(steps):
+        inputs, targets = microbatches(step, 8)
+        mine = slice(4 * dp, 4 * dp + 4)
+        schedule.step(
+            arg_mbs=[(x,) for x in inputs[mine]] if pp == 0 else None,
+            kwarg_mbs=[{}] * 4,
+            target_mbs=targets[mine] if pp == 1 else None,
+        )
+        optimizer.step()
+        optimizer.zero_grad()
+        sums = []
+        for replica in range(2):
+            for x, y in list(zip(inputs, targets))[4 * replica : 4 * replica + 4]:
+                loss_fn(whole[1](whole[0](x)), y).backward()
+            sums.append([p.grad / 1 for block in whole for p in block.parameters()])
+            for block in whole:
+                block.zero_grad()
+        for p, a, b in zip([p for block in whole for p in block.parameters()], *sums):
+            p.grad = (a + b) / 2 / 4
+        for one in optimizers:
+            one.step()
+            one.zero_grad()
+    for (name, a), b in zip(part.named_parameters(), whole[pp].parameters()):
+        torch.testing.assert_close(a.full_tensor(), b, rtol=1e-6, atol=1e-7, msg=name)
+    schedule.close()
+
+
+def replicated(options):
+    """DistributedDataParallel inside the parts."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+    pp, dp = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
+    whole = blocks(2)
+    part = DistributedDataParallel(copy.deepcopy(whole[pp]), process_group=mesh["dp"].get_group())
+    stage = PipelineStage(part, pp, 2, cpu, group=mesh["pp"].get_group())
+    schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, **options)
+    inputs, targets = microbatches(0, 8)
+    mine = slice(4 * dp, 4 * dp + 4)
+    schedule.step(
+        arg_mbs=[(x,) for x in inputs[mine]] if pp == 0 else None,
+        kwarg_mbs=[{}] * 4,
+        target_mbs=targets[mine] if pp == 1 else None,
+    )
+    for x, y in zip(inputs, targets):
+        loss_fn(whole[1](whole[0](x)), y).backward()
+    for (name, a), b in zip(part.module.named_parameters(), whole[pp].parameters()):
+        torch.testing.assert_close(a.grad, b.grad / 8, rtol=1e-5, atol=1e-7, msg=name)
+    schedule.close()
+
+
+def tensor_parallel(options):
+    """Two stages of two tensor-parallel ranks, with sequence parallelism if the options say so."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "tp"))
+    pp = mesh["pp"].get_local_rank()
+    whole = blocks(2)
+    part = parallelize_module(
+        copy.deepcopy(whole[pp]), mesh["tp"], {"first": ColwiseParallel(), "second": RowwiseParallel()}
+    )
+    stage = PipelineStage(part, pp, 2, cpu, group=mesh["pp"].get_group())
+    schedule = ReadySchedule(stage, 6, loss_fn=loss_fn, **options)
+    inputs, targets = microbatches(0, 6)
+    losses = []
+    schedule.step(
+        arg_mbs=[(x,) for x in inputs] if pp == 0 else None,
+        kwarg_mbs=[{}] * 6,
+        target_mbs=targets if pp == 1 else None,
+        losses=losses,
+    )
+    assert schedule._tasks is not None and len(schedule._place.domain) == 2
+    for x, y in zip(inputs, targets):
+        loss_fn(whole[1](whole[0](x)), y).backward()
+    for (name, a), b in zip(part.named_parameters(), whole[pp].parameters()):
+        grad = a.grad.full_tensor() if hasattr(a.grad, "full_tensor") else a.grad
+        torch.testing.assert_close(grad, b.grad / 6, rtol=1e-5, atol=1e-7, msg=name)
+    schedule.close()
+
+
+def raised(options):
+    """An exception of one rank reaches all."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+
+    class Broken(Block):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            if self.calls == 3:
+                raise ValueError("no more")
+            return super().forward(x)
+
+    part = Broken() if rank == 1 else Block()
+    schedule = ReadySchedule(PipelineStage(part, rank, ranks, cpu), 4, loss_fn=loss_fn, **options)
+    x = torch.zeros(8, width)
+    try:
+        schedule.step(*((x,) if rank == 0 else ()), target=x if rank == ranks - 1 else None)
+    except RuntimeError as e:
+        assert "F2 of stage 1: ValueError: no more" in str(e), e
+        assert (e.__cause__ is not None) == (rank == 1), e.__cause__
+    else:
+        raise AssertionError("expected an error")
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    globals()[sys.argv[1]](eval(sys.argv[2]) if len(sys.argv) > 2 else {})
+    dist.barrier()
+    dist.destroy_process_group()
