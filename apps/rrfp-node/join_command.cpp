@@ -71,11 +71,11 @@ actors::join_hooks hooks_of(const join_options& join, std::string description,
 /// As actors::join_job(). After a loss, a node that has not noticed it yet refuses to let others
 /// join, also the replacement, so each tries again: for recovery.hold_s in all, or, in a process
 /// that has just started, for transport.join_timeout_s.
-result<actors::joined_job> join_nodes(job::job j, const join_options& join,
-                                      const actors::launch_place& place,
-                                      const std::string& description, const training& course,
-                                      const std::shared_ptr<actors::process_standing>& standing,
-                                      const std::stop_token& stop, bool waits_once) {
+result<std::unique_ptr<actors::membership>> join_nodes(
+    job::job j, const join_options& join, const actors::launch_place& place,
+    const std::string& description, const training& course,
+    const std::shared_ptr<actors::process_standing>& standing, const std::stop_token& stop,
+    bool waits_once) {
   using seconds = std::chrono::duration<double>;
   constexpr std::chrono::milliseconds pause{100};
   const bool is_new = course.loss().empty();
@@ -169,25 +169,13 @@ std::optional<int> train_as_member(const job::job& j, const join_options& join,
     print_error("rrfp-node: {}; {}\n", loss, joined.message());
     return exit_code_of(joined.failure().kind);
   }
-  const auto& members = joined->members;
-  const auto& start = joined->start;
+  const auto& members = *joined;
   interrupts.let_drain(place.nodes > 1);
-  const node_context context{
-      {members.get(), start ? *start : actors::job_start{}}, join.launched, standing};
+  const node_context context{{members.get()}, join.launched, standing};
   const auto end = [&](int code) {
     return course.loss().empty() ? std::optional{code} : std::nullopt;
   };
-  if (!start) return end(course.lose(start.message(), context));
-  recovery_point from;
-  if (j.recovery.max_restarts > 0) {
-    auto agreed = course.agree(*members);
-    if (!agreed) return end(course.lose(agreed.message(), context));
-    from = *std::move(agreed);
-  }
-  if (context.leads() && from.lost.empty())
-    for (const auto& node : members->members())
-      print("node {} at {}: {}\n", node.node.value(), node.host, node.description);
-  int code = course.go_on(context, std::move(from));
+  int code = course.go_on(context);
   if (code == exit_done) code = wait_for_outputs(course, context, j.recovery.hold_s, interrupts);
   // All nodes have agreed on every other end, and know which node leaves.
   const bool is_known = code != exit_node_lost || course.is_handed_over();

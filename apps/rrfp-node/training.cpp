@@ -26,21 +26,6 @@ namespace rrfp::apps {
 
 namespace {
 
-/// Nodes that read different files would train on a mixture of them.
-status agree_on_data(const checked_run& run, const status& mine, const node_context& context) {
-  if (context.members == nullptr) return mine;
-  const auto own = run.model ? run.model->fingerprint() : std::string{};
-  const auto same = actors::agree(
-      *context.members, mine ? result<std::string>{own} : mine.failure(),
-      [&](const std::vector<std::string>& fingerprints) -> result<std::vector<std::string>> {
-        std::vector<std::string> nothing(1);
-        if (const auto equal = actors::check_same_data(fingerprints); !equal)
-          return job::blame(run.options, job::key_of(run.options.data), equal.message());
-        return nothing;
-      });
-  return same ? success() : status{same.failure()};
-}
-
 std::string headline(const job::job& j) {
   const auto& p = j.pipeline;
   auto text = fmt::format("{}: {} {}, {} stages", j.name, name(j.dispatch.mode), j.dispatch.policy,
@@ -119,42 +104,17 @@ bool training::may_recover() const {
   return card_.totals.restarts < runs_.front().options.recovery.max_restarts;
 }
 
-result<recovery_point> training::agree(actors::membership& members) {
+result<actors::run_start> training::agree(const node_context& context) {
   card_.held = copies_->held();
   card_.record = copies_->record();
   if (lost_at_)
     card_.held_s =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - *lost_at_).count();
-  const auto mine = actors::agree(members, card_.to_bytes(), [&](const auto& all) {
-    return choose_points(all, members.nodes());
-  });
-  return mine ? recovery_point::from_bytes(*mine) : mine.failure();
-}
-
-result<std::vector<std::string>> training::choose_points(const std::vector<std::string>& all,
-                                                         std::uint32_t nodes) const {
-  std::vector<recovery_card> cards;
-  for (const auto& bytes : all) {
-    auto card = recovery_card::from_bytes(bytes);
-    if (!card) return card.failure();
-    cards.push_back(*std::move(card));
-  }
-  std::vector<std::uint32_t> ranks;
+  std::vector<actors::run_offer> offers;
   for (const auto& run : runs_)
-    ranks.push_back(run.options.pipeline.stages * run.options.pipeline.tp);
-  const auto point = choose_recovery_point(cards, ranks);
-  const auto& j = runs_[std::min(point.finished.size(), runs_.size() - 1)].options;
-  const auto places = plan::node_places::make(j, nodes);
-  if (!places) return places.failure();
-  std::vector<std::string> parts;
-  for (const auto& part : parts_of(point, nodes, [&](stage_id s, rank_id r) {
-         std::vector<node_id> nodes_of_rank;
-         for (std::uint32_t d = 0; d < j.pipeline.replicas; ++d)
-           nodes_of_rank.push_back(places->node_of(replica_id{d}, s, r));
-         return nodes_of_rank;
-       }))
-    parts.push_back(part.to_bytes());
-  return parts;
+    offers.push_back(
+        {run.options, run.setup, run.model ? run.model->fingerprint() : std::string{}});
+  return actors::agree_on_start(context.members, offers, card_);
 }
 
 void training::set_callbacks(actors::session_setup& setup, const job::job& j, progress& display,
@@ -199,19 +159,17 @@ std::string training::note_recovery(const recovery_point& from, const job::job& 
 
 result<training::prepared_run> training::prepare(const checked_run& checked,
                                                  const node_context& context,
-                                                 const recovery_point& from) {
+                                                 actors::run_start start) {
   const auto& j = checked.options;
-  auto setup = checked.setup;
+  const auto& from = start.from;
+  auto& setup = start.setup;
   if (may_recover() || !from.lost.empty())
     setup.recovery = actors::recovery_setup{j.recovery.every, copies_, from};
-  const auto notes = actors::agree_on_resume(j, setup, context.members);
-  if (!notes) return notes.failure();
   // Nodes that were all lost at once do not know of a loss.
   const bool continues =
       !from.lost.empty() || (setup.resume.has_value() && j.recovery.max_restarts > 0);
-  const auto logged = open_log(context, continues);
-  if (const auto same = agree_on_data(checked, logged, context); !same) return same.failure();
-  for (const auto& line : *notes) print_error("rrfp-node: {}\n", line);
+  if (const auto logged = open_log(context, continues); !logged) setup.ready = logged;
+  for (const auto& line : start.notes) print_error("rrfp-node: {}\n", line);
   prepared_run run;
   const auto first = setup.first_step();
   run.display = std::make_unique<progress>(j, first);
@@ -248,15 +206,26 @@ result<training::prepared_run> training::prepare(const checked_run& checked,
   return run;
 }
 
-int training::go_on(const node_context& context, recovery_point from) {
-  take_over(from, context);
-  if (!from.has_copies()) copies_->clear();
-  card_.lost.clear();
+int training::go_on(node_context context) {
   int code = exit_done;
-  while (code == exit_done && finished_.size() < runs_.size()) {
+  for (bool joined = true; joined || finished_.size() < runs_.size(); joined = false) {
+    auto start = agree(context);
+    if (!start) {
+      code = fail(start.failure(), context);
+      break;
+    }
+    context.start = start->start;
+    if (joined && context.members != nullptr && context.leads() && start->from.lost.empty())
+      for (const auto& node : context.members->members())
+        print("node {} at {}: {}\n", node.node.value(), node.host, node.description);
+    take_over(start->from, context);
+    if (!start->from.has_copies()) copies_->clear();
+    card_.lost.clear();
+    if (finished_.size() == runs_.size()) break;
     auto& run = runs_[finished_.size()];
-    code = train(run, context, std::exchange(from, {}));
-    if (code == exit_done) run = {run.options, {}, {}};  // frees data and model
+    code = train(run, context, *std::move(start));
+    if (code != exit_done) break;
+    run = {run.options, {}, {}};  // frees data and model
   }
   if (goes_on_elsewhere(code, context)) return code;
   return context.leads() && !std::exchange(written_, true) ? write_outputs(code) : code;
@@ -290,10 +259,7 @@ status training::open_log(const node_context& context, bool continues) {
 }
 
 int training::lose(const std::string& why, const node_context& context) {
-  actors::run_result lost;
-  lost.how = actors::ending::node_lost;
-  lost.message = why;
-  return end_with(lost, {}, context);
+  return fail({why, error_kind::node_lost}, context);
 }
 
 int training::end_with(const actors::run_result& r, const std::string& prefix,
@@ -325,22 +291,25 @@ int training::end_with(const actors::run_result& r, const std::string& prefix,
   return exit_code_of(r.how);
 }
 
+int training::fail(const error& why, const node_context& context) {
+  actors::run_result ended;
+  ended.how = end_of(why.kind);
+  ended.message = why.message;
+  return end_with(ended, "", context);
+}
+
 int training::train(const checked_run& checked, const node_context& context,
-                    const recovery_point& from) {
+                    actors::run_start start) {
   const auto& j = checked.options;
-  auto run = prepare(checked, context, from);
-  if (!run) {
-    actors::run_result ended;
-    ended.how = end_of(run.failure().kind);
-    ended.message = run.message();
-    return end_with(ended, "", context);
-  }
+  const bool is_new = start.from.lost.empty();
+  auto run = prepare(checked, context, std::move(start));
+  if (!run) return fail(run.failure(), context);
   if (const auto report = checked.model ? checked.model->report() : std::string{};
       context.leads() && report != printed_report_) {
     printed_report_ = report;
     print("data: {}\n", printed_report_);
   }
-  if (context.leads() && from.lost.empty()) print("{}\n", headline(j));
+  if (context.leads() && is_new) print("{}\n", headline(j));
   for (const auto& note : run->notes) print("{}\n", note);
   interrupts_.on_interrupt([this, session = run->session.get(), &j, &context] {
     // The second signal: the others lose this node.

@@ -11,6 +11,7 @@
 
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/actors/recovery.hpp>
+#include <rrfp/actors/run_start.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/metrics/board.hpp>
 
@@ -74,11 +75,9 @@ class training {
   /// Whether the job goes on after another loss.
   bool may_recover() const;
 
-  /// All nodes call this when they have joined, if the job may recover. Error: as actors::agree().
-  result<recovery_point> agree(actors::membership& members);
-  /// Trains to the end of the last run, to a loss, or until a node leaves; `from`: where it goes
-  /// on. Returns the exit code of the program.
-  int go_on(const node_context& context, recovery_point from = {});
+  /// Agrees with the other nodes and trains to the end of the last run, to a loss, or until a node
+  /// leaves. Returns the exit code of the program.
+  int go_on(node_context context);
   /// Since when the job waits for a lost node; only after a loss.
   std::chrono::steady_clock::time_point lost_at() const { return lost_at_.value(); }
 
@@ -88,9 +87,7 @@ class training {
  private:
   struct prepared_run;
 
-  /// Node 0, from the cards of all nodes: what each node needs of the point where the job goes on.
-  result<std::vector<std::string>> choose_points(const std::vector<std::string>& cards,
-                                                 std::uint32_t nodes) const;
+  result<actors::run_start> agree(const node_context& context);
   /// Whether a run that ended with this code goes on later, or in the process that takes the place
   /// of this one: then its outputs are written there.
   bool goes_on_elsewhere(int code, const node_context& context) const {
@@ -105,7 +102,7 @@ class training {
   /// Sets up the current run and opens the log, without starting it. An error is the same on all
   /// nodes.
   result<prepared_run> prepare(const checked_run& checked, const node_context& context,
-                               const recovery_point& from);
+                               actors::run_start start);
   /// `j` and `display` must outlive the session.
   void set_callbacks(actors::session_setup& setup, const job::job& j, progress& display,
                      bool leads);
@@ -114,7 +111,9 @@ class training {
   std::string note_recovery(const recovery_point& from, const job::job& j, std::uint64_t first,
                             bool resumes);
   /// Returns the exit code of the run.
-  int train(const checked_run& checked, const node_context& context, const recovery_point& from);
+  int train(const checked_run& checked, const node_context& context, actors::run_start start);
+  /// A run could not begin.
+  int fail(const error& why, const node_context& context);
   /// Reports why a run failed, on one of the nodes of a launcher, or notes a loss after which the
   /// job may go on. Returns the run's exit code.
   int end_with(const actors::run_result& r, const std::string& prefix, const node_context& context);

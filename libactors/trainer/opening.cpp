@@ -8,6 +8,7 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
+#include <rrfp/actors/run_start.hpp>
 #include <rrfp/actors/torch_framework.hpp>
 #include <rrfp/actors/torch_model.hpp>
 #include <rrfp/job/check_job.hpp>
@@ -73,9 +74,7 @@ status pipeline::impl::join() {
   hooks.on_refused = print_to_stderr;
   auto joined = actors::join_job(job_, *place, *actors::make_torch_framework(), std::move(hooks));
   if (!joined) return joined.failure();
-  if (!joined->start) return joined->start.failure();
-  members_ = std::move(joined->members);
-  start_ = *joined->start;
+  members_ = *std::move(joined);
   return success();
 }
 
@@ -169,9 +168,11 @@ status pipeline::impl::choose_resume(actors::session_setup& setup) {
   // The program decides the number of steps.
   auto endless = job_;
   endless.train.steps = std::numeric_limits<std::uint64_t>::max();
-  const auto notes = actors::agree_on_resume(endless, setup, members_.get());
-  if (!notes) return notes.failure();
-  for (const auto& line : *notes) options_.on_note(line);
+  auto begun = actors::agree_on_start(members_.get(), {{endless, setup, {}}});
+  if (!begun) return begun.failure();
+  start_ = begun->start;
+  setup = std::move(begun->setup);
+  for (const auto& line : begun->notes) options_.on_note(line);
   if (setup.resume) {
     steps_ = setup.resume->contents.step;
     options_.on_note(fmt::format("resumes after step {} from {}", steps_, setup.resume->folder));

@@ -11,11 +11,9 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <rrfp/base/ids.hpp>
-#include <rrfp/base/result.hpp>
 #include <rrfp/recovery_core/copy_set.hpp>
 
 namespace rrfp {
@@ -28,6 +26,7 @@ struct recovery_totals {
 
   bool operator==(const recovery_totals&) const = default;
 };
+auto fields(auto f, recovery_totals& x) { return f(x.restarts, x.repeated_steps, x.held_s); }
 
 /// A run of the job that is over, as bytes that only the job reads.
 struct run_record {
@@ -57,11 +56,11 @@ struct recovery_card {
   /// its copies.
   void finish_run(run_record summary);
 
-  std::string to_bytes() const;
-  static result<recovery_card> from_bytes(std::string_view bytes);
-
   bool operator==(const recovery_card&) const = default;
 };
+auto fields(auto f, recovery_card& x) {
+  return f(x.totals, x.lost, x.held_s, x.steps, x.began_after, x.finished, x.held, x.record);
+}
 
 struct recovery_point {
   recovery_totals totals;
@@ -86,11 +85,12 @@ struct recovery_point {
 
   bool has_copies() const { return !copies.empty(); }
 
-  std::string to_bytes() const;
-  static result<recovery_point> from_bytes(std::string_view bytes);
-
   bool operator==(const recovery_point&) const = default;
 };
+auto fields(auto f, recovery_point::source& x) { return f(x.node, x.bytes, x.xxh64); }
+auto fields(auto f, recovery_point& x) {
+  return f(x.totals, x.lost, x.held_s, x.steps, x.began_after, x.finished, x.copies, x.record);
+}
 
 /// `cards`: of all nodes, by number. `ranks`: of each run of the job, of one replica.
 recovery_point choose_recovery_point(std::span<const recovery_card> cards,
