@@ -1,5 +1,5 @@
-/// One process of a node: what join_command.cpp and training.cpp do around a membership and the
-/// sessions. It may be suspended, and it may be gone at any time.
+/// One process of a node: what run_job.cpp does around a membership and the sessions. It may be
+/// suspended, and it may be gone at any time.
 #pragma once
 
 #include <functional>
@@ -96,7 +96,7 @@ class process {
   using answering = std::function<result<texts>(const texts& all)>;
   using receiver = std::function<void(result<std::string>)>;
 
-  // One membership: train_as_member().
+  // One membership: take_part().
   void join();
   void try_to_join(nanoseconds limit);
   void end_told();
@@ -118,7 +118,7 @@ class process {
   void end_interrupted();
   void give_up_drain();
 
-  // The runs: training.
+  // The runs.
   bool leads() const { return who_.node == 0; }
   bool may_recover() const { return card_.totals.restarts < c().max_restarts; }
   void clear_copies();
