@@ -127,11 +127,7 @@ class job_member {
     card_.held = copies_->held();
     card_.record = copies_->record();
     if (lost_at_) card_.held_s = seconds{clock::now() - *lost_at_}.count();
-    std::vector<run_offer> offers;
-    for (const auto& run : job_.runs)
-      offers.push_back(
-          {run.options, run.setup, run.model ? run.model->fingerprint() : std::string{}});
-    return agree_on_start(node.members, offers, card_);
+    return agree_on_start(node.members, job_.runs, card_);
   }
 
   /// What other nodes have finished while this one was lost.

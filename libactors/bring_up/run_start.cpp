@@ -45,7 +45,7 @@ std::vector<job_machines> machines_of(const std::vector<member>& members) {
   return all;
 }
 
-run_start begin_at(recovery_point from, const std::vector<run_offer>& runs) {
+run_start begin_at(recovery_point from, std::span<const opened_run> runs) {
   run_start s;
   s.number = from.finished.size();
   s.from = std::move(from);
@@ -54,7 +54,7 @@ run_start begin_at(recovery_point from, const std::vector<run_offer>& runs) {
 }
 
 /// On node 0.
-status choose_checkpoint(run_start& s, const std::vector<run_offer>& runs) {
+status choose_checkpoint(run_start& s, std::span<const opened_run> runs) {
   if (s.number == runs.size() || !s.setup.checkpoint) return success();
   auto choice = hold_checkpoints(runs[s.number].options, *s.setup.checkpoint, s.from);
   if (!choice) return choice.failure();
@@ -64,7 +64,7 @@ status choose_checkpoint(run_start& s, const std::vector<run_offer>& runs) {
 }
 
 recovery_point choose_point(std::span<const recovery_card> cards,
-                            const std::vector<run_offer>& runs) {
+                            std::span<const opened_run> runs) {
   std::vector<std::uint32_t> ranks;
   for (const auto& run : runs)
     ranks.push_back(run.options.pipeline.stages * run.options.pipeline.tp);
@@ -103,7 +103,7 @@ result<std::vector<node_start>> answers_of(const run_start& s, const job::job& j
 
 /// What node 0 begins from the cards of all nodes, and tells them.
 result<std::vector<node_start>> begin_with(run_start& s, const std::vector<node_card>& cards,
-                                           const std::vector<run_offer>& runs,
+                                           std::span<const opened_run> runs,
                                            const membership& members) {
   std::vector<recovery_card> of_recovery;
   for (const auto& card : cards) {
@@ -122,7 +122,7 @@ result<std::vector<node_start>> begin_with(run_start& s, const std::vector<node_
 
 }  // namespace
 
-result<run_start> agree_on_start(membership* members, const std::vector<run_offer>& runs,
+result<run_start> agree_on_start(membership* members, std::span<const opened_run> runs,
                                  const recovery_card& mine) {
   run_start s;
   if (members == nullptr) {
@@ -131,7 +131,7 @@ result<run_start> agree_on_start(membership* members, const std::vector<run_offe
     return chosen ? result<run_start>{std::move(s)} : chosen.failure();
   }
   node_card card{{}, mine};
-  for (const auto& run : runs) card.data.push_back(run.data);
+  for (const auto& run : runs) card.data.push_back(run.model ? run.model->fingerprint() : "");
   auto told = agree<node_card, node_start>(
       *members, card, [&](const auto& cards) { return begin_with(s, cards, runs, *members); });
   if (!told) return told.failure();

@@ -168,7 +168,8 @@ status pipeline::impl::choose_resume(actors::session_setup& setup) {
   // The program decides the number of steps.
   auto endless = job_;
   endless.train.steps = std::numeric_limits<std::uint64_t>::max();
-  auto begun = actors::agree_on_start(members_.get(), {{endless, setup, {}}});
+  const std::vector<actors::opened_run> run{{endless, nullptr, setup}};
+  auto begun = actors::agree_on_start(members_.get(), run);
   if (!begun) return begun.failure();
   start_ = begun->start;
   setup = std::move(begun->setup);

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include <rrfp/actors/checkpointing.hpp>
+#include <rrfp/actors/session.hpp>
 #include <rrfp/checkpoint/ring.hpp>
 #include <rrfp/job/job.hpp>
-#include <rrfp/recovery_core/recovery_point.hpp>
 #include <rrfp/safetensors/collection.hpp>
 
 namespace rrfp::actors {

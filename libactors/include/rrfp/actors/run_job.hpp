@@ -32,13 +32,6 @@
 
 namespace rrfp::actors {
 
-/// A run of a job with what it reads from this machine, opened and checked.
-struct opened_run {
-  job::job options;
-  std::shared_ptr<const job_model> model;  ///< null: an emulated device
-  session_setup setup;                     ///< see make_session_setup()
-};
-
 /// A run that begins or goes on, as all nodes have agreed.
 struct begun_run {
   const opened_run& run;

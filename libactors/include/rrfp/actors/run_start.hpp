@@ -6,9 +6,12 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include <rrfp/actors/framework.hpp>
 #include <rrfp/actors/job_start.hpp>
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/actors/session.hpp>
@@ -17,11 +20,12 @@
 
 namespace rrfp::actors {
 
-/// A run of the job, as this node could begin it.
-struct run_offer {
-  const job::job& options;
-  const session_setup& setup;
-  std::string data;  ///< job_model::fingerprint(); empty: nothing is read
+/// A run of a job with what it reads from this machine, opened and checked.
+struct opened_run {
+  job::job options;
+  /// Null: an emulated device, or a model that the job file does not describe.
+  std::shared_ptr<const job_model> model;
+  session_setup setup;  ///< see make_session_setup()
 };
 
 /// What all nodes have agreed on. The runs before `number` are over, and are those of
@@ -30,7 +34,7 @@ struct run_start {
   std::size_t number = 0;
   job_start start;
   recovery_point from;
-  /// That of the offer, with the checkpoint to resume from and, on node 0, the ring. If this node
+  /// That of the run, with the checkpoint to resume from and, on node 0, the ring. If this node
   /// does not see the checkpoint, `ready` says so, and session::open() tells the others.
   session_setup setup;
   /// On node 0, notes about the checkpoints for the user, a line each; the one resumed from is not
@@ -41,7 +45,7 @@ struct run_start {
 /// To be called on all nodes before each run, with all runs of the job. `mine`: what this node
 /// knows of the job. `members` is null if there is one node. The error is the same on all nodes:
 /// other data than on node 0, those of hold_checkpoints(), or a lost node.
-result<run_start> agree_on_start(membership* members, const std::vector<run_offer>& runs,
+result<run_start> agree_on_start(membership* members, std::span<const opened_run> runs,
                                  const recovery_card& mine = {});
 
 }  // namespace rrfp::actors
