@@ -14,7 +14,7 @@ namespace rrfp::apps {
 /// reason of the failure.
 std::string line_of(const actors::checkpoint_report& r);
 
-/// For `check`: describes what agree_on_resume() would do, and changes nothing. Empty without
+/// For `check`: describes what a run would do, and changes nothing. Empty without
 /// checkpoint.dir.
 result<std::string> describe_checkpoints(const job::job& j,
                                          const std::optional<actors::checkpoint_setup>& setup);

@@ -107,16 +107,16 @@ void json_log::resume(const job::job& run, const checkpoint::found_checkpoint& f
                  {"checkpoint", from.folder}}));
 }
 
-void json_log::recovery(const job::job& run, const recovery_point& from,
-                        const recovery_totals& totals, std::uint64_t step) {
+void json_log::recovery(const job::job& run, const actors::recovery_record& r,
+                        const recovery_totals& totals) {
   if (file_ == nullptr) return;
   write(text_of({{"event", "recovery"},
                  {"run", run.name},
-                 {"step", step},
-                 {"lost", from.lost},
-                 {"from_copies", from.has_copies()},
-                 {"repeated_steps", totals.repeated_steps - from.totals.repeated_steps},
-                 {"held_s", from.held_s},
+                 {"step", r.step},
+                 {"lost", r.lost},
+                 {"from_copies", r.from_copies},
+                 {"repeated_steps", r.repeated_steps},
+                 {"held_s", r.held_s},
                  {"restarts", totals.restarts}}));
 }
 

@@ -31,9 +31,9 @@ class json_log {
   void evaluation(const job::job& run, const actors::evaluation_summary& e);
   void checkpoint(const job::job& run, const actors::checkpoint_report& r);
   void resume(const job::job& run, const checkpoint::found_checkpoint& from);
-  /// `totals`: of all losses of the job; `step`: after which the run goes on.
-  void recovery(const job::job& run, const recovery_point& from, const recovery_totals& totals,
-                std::uint64_t step);
+  /// `totals`: of all losses of the job.
+  void recovery(const job::job& run, const actors::recovery_record& r,
+                const recovery_totals& totals);
   void straggler(const job::job& run, const actors::straggler_report& r);
   void summary(const job::job& run, const actors::run_result& r);
   /// Error: a write failed, for example because the disk is full.

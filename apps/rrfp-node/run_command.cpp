@@ -50,7 +50,8 @@ int run_command(const command_options& options) {
     if (!opened) return end_with(opened.failure());
     server = std::move(*opened);
   }
-  return training{*std::move(checked), outputs, interrupts}.go_on({});
+  training course{runs, outputs, interrupts};
+  return course.end(*loaded, actors::run_job({*loaded, *std::move(checked), {}, {}, {}}, course));
 }
 
 }  // namespace rrfp::apps

@@ -1,6 +1,7 @@
 #include "training.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <utility>
@@ -8,37 +9,29 @@
 #include <fmt/format.h>
 
 #include <rrfp/actors/job_checkpoint.hpp>
-#include <rrfp/actors/job_cluster.hpp>
-#include <rrfp/actors/job_session.hpp>
-#include <rrfp/actors/recovery.hpp>
 #include <rrfp/plan/node_places.hpp>
 #include <rrfp/policies/registry.hpp>
 
 #include "../common/console.hpp"
 #include "../common/output_file.hpp"
+#include "../common/program.hpp"
 #include "checkpoints.hpp"
 #include "endings.hpp"
 #include "framework.hpp"
 #include "report_file.hpp"
 #include "results.hpp"
 
+#include <fcntl.h>
+
 namespace rrfp::apps {
 
 namespace {
 
-/// Nodes that read different files would train on a mixture of them.
-status agree_on_data(const checked_run& run, const status& mine, const node_context& context) {
-  if (context.members == nullptr) return mine;
-  const auto own = run.model ? run.model->fingerprint() : std::string{};
-  const auto same = actors::agree(
-      *context.members, mine ? result<std::string>{own} : mine.failure(),
-      [&](const std::vector<std::string>& fingerprints) -> result<std::vector<std::string>> {
-        std::vector<std::string> nothing(1);
-        if (const auto equal = actors::check_same_data(fingerprints); !equal)
-          return job::blame(run.options, job::key_of(run.options.data), equal.message());
-        return nothing;
-      });
-  return same ? success() : status{same.failure()};
+/// The membership closes its descriptors; the next one needs them again.
+int duplicate(int fd) { return fd < 0 ? fd : ::fcntl(fd, F_DUPFD_CLOEXEC, 0); }
+
+int code_of(const actors::job_outcome& o) {
+  return o.has_left ? exit_drained : exit_code_of(o.how);
 }
 
 std::string headline(const job::job& j) {
@@ -51,8 +44,8 @@ std::string headline(const job::job& j) {
 }
 
 /// Prints the results of all runs side by side. Different bits where equal ones are required are an
-/// internal error.
-int compare_runs(const std::vector<finished_run>& runs) {
+/// internal error: false.
+bool compare_runs(const std::vector<finished_run>& runs) {
   print("\n{}", table_of(runs));
   for (const auto& r : runs) {
     const auto& first = runs[0];
@@ -69,22 +62,22 @@ int compare_runs(const std::vector<finished_run>& runs) {
       print_error(
           "rrfp-node: internal error: losses or weights of {} and {} differ; expected equal bits\n",
           first.run.name, r.run.name);
-      return exit_failed;
+      return false;
     }
   }
-  return exit_done;
+  return true;
 }
 
 }  // namespace
 
-result<std::vector<checked_run>> check_training(const std::vector<job::job>& runs,
-                                                const training_options& options,
-                                                std::uint32_t nodes) {
+result<std::vector<actors::opened_run>> check_training(const std::vector<job::job>& runs,
+                                                       const training_options& options,
+                                                       std::uint32_t nodes) {
   if (auto can = check_output("--trace", options.trace); !can) return can.failure();
   const auto framework = make_framework();
   for (const auto& j : runs)
     if (auto found = framework->check_device(j); !found) return found.failure();
-  std::vector<checked_run> checked;
+  std::vector<actors::opened_run> checked;
   for (const auto& j : runs) {
     auto model = framework->open(j);
     if (!model) return model.failure();
@@ -101,77 +94,97 @@ result<std::vector<checked_run>> check_training(const std::vector<job::job>& run
   return checked;
 }
 
-/// A run that is ready to start, with its outputs.
-struct training::prepared_run {
-  std::unique_ptr<actors::session> session;
-  std::unique_ptr<progress> display;
-  std::unique_ptr<actors::trace_recorder> trace;
-  std::vector<std::string> notes;  ///< printed before the run starts
-};
+void waiting_lines::note(const std::string& text) {
+  constexpr std::chrono::seconds between{3};
+  constexpr std::chrono::minutes again{1};
+  const auto now = std::chrono::steady_clock::now();
+  const auto since_last = now - last_;
+  if (since_last < between || (text == said_ && since_last < again)) return;
+  said_ = text;
+  last_ = now;
+  print_error("rrfp-node: {}\n", text);
+}
 
-training::training(std::vector<checked_run> runs, training_options options,
-                   interrupt_watch& interrupts)
-    : runs_(std::move(runs)), options_(std::move(options)), interrupts_(interrupts) {}
+training::training(std::vector<job::job> runs, training_options options,
+                   interrupt_watch& interrupts, node_seat seat)
+    : runs_(std::move(runs)),
+      options_(std::move(options)),
+      interrupts_(interrupts),
+      seat_(std::move(seat)) {}
 
 training::~training() = default;
 
-bool training::may_recover() const {
-  return card_.totals.restarts < runs_.front().options.recovery.max_restarts;
+// ---- joining
+
+void training::on_joining(std::function<void()> interrupt, bool handed_over) {
+  waiting_ = {};
+  interrupts_.let_drain(false);
+  // Told to end when another was: this one leaves after that one is replaced.
+  if (!handed_over) interrupts_.give_up_drain();
+  interrupts_.on_interrupt(std::move(interrupt));
 }
 
-result<recovery_point> training::agree(actors::membership& members) {
-  card_.held = copies_->held();
-  card_.record = copies_->record();
-  if (lost_at_)
-    card_.held_s =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - *lost_at_).count();
-  const auto mine = actors::agree(members, card_.to_bytes(), [&](const auto& all) {
-    return choose_points(all, members.nodes());
-  });
-  return mine ? recovery_point::from_bytes(*mine) : mine.failure();
+actors::join_hooks training::hooks_of_join() {
+  actors::join_hooks hooks;
+  hooks.listen_fd = duplicate(seat_.join.rendezvous_fd);
+  hooks.key_fd = duplicate(seat_.join.key_fd);
+  hooks.version = RRFP_VERSION;
+  hooks.description = seat_.description;
+  hooks.on_refused = [](const std::string& why) { print_error("rrfp-node: {}\n", why); };
+  // The launcher names the lost node.
+  if (!seat_.join.launched) hooks.on_gone_early = hooks.on_refused;
+  return hooks;
 }
 
-result<std::vector<std::string>> training::choose_points(const std::vector<std::string>& all,
-                                                         std::uint32_t nodes) const {
-  std::vector<recovery_card> cards;
-  for (const auto& bytes : all) {
-    auto card = recovery_card::from_bytes(bytes);
-    if (!card) return card.failure();
-    cards.push_back(*std::move(card));
+void training::on_waiting(const std::string& text) {
+  // Of a launcher's nodes, one speaks for all.
+  if (!seat_.join.launched || seat_.node == node_id{0}) waiting_.note(text);
+}
+
+bool training::has_joined(bool well) {
+  interrupts_.on_interrupt(nullptr);
+  if (!well) interrupts_.give_up_drain();
+  if (interrupts_.interrupted()) return false;
+  interrupts_.let_drain(well && seat_.nodes > 1);
+  return true;
+}
+
+void training::on_agreed(const actors::job_node& node, const recovery_point& from) {
+  if (!node.leads() || !from.lost.empty()) return;
+  for (const auto& m : node.members->members())
+    print("node {} at {}: {}\n", m.node.value(), m.host, m.description);
+}
+
+int training::end(const job::job& j, const actors::job_outcome& o) const {
+  if (!o.is_not_joined) return code_of(o);
+  if (o.is_late) {
+    print("{}: the job is over\n", j.name);
+  } else if (o.how != actors::ending::interrupted) {
+    print_error("rrfp-node: {}{}\n", o.lost.empty() ? "" : o.lost + "; ", o.message);
+  } else if (!seat_.join.launched || (seat_.node == node_id{0} && interrupts_.last() == SIGINT)) {
+    // A launcher forwards the user's interrupts as SIGINT. With SIGTERM it ends the remaining nodes
+    // after a failure, which it reports itself.
+    print_error("rrfp-node: interrupted {}\n",
+                o.lost.empty() ? "before the training began" : "after " + o.lost);
   }
-  std::vector<std::uint32_t> ranks;
-  for (const auto& run : runs_)
-    ranks.push_back(run.options.pipeline.stages * run.options.pipeline.tp);
-  const auto point = choose_recovery_point(cards, ranks);
-  const auto& j = runs_[std::min(point.finished.size(), runs_.size() - 1)].options;
-  const auto places = plan::node_places::make(j, nodes);
-  if (!places) return places.failure();
-  std::vector<std::string> parts;
-  for (const auto& part : parts_of(point, nodes, [&](stage_id s, rank_id r) {
-         std::vector<node_id> nodes_of_rank;
-         for (std::uint32_t d = 0; d < j.pipeline.replicas; ++d)
-           nodes_of_rank.push_back(places->node_of(replica_id{d}, s, r));
-         return nodes_of_rank;
-       }))
-    parts.push_back(part.to_bytes());
-  return parts;
+  return code_of(o);
 }
 
-void training::set_callbacks(actors::session_setup& setup, const job::job& j, progress& display,
-                             bool leads) {
-  setup.on_step = [this, &j, &display, leads](const actors::step_summary& s) {
-    if (s.purpose == compute::step_purpose::training) card_.steps = s.step;
+// ---- a run
+
+void training::set_callbacks(actors::session_setup& setup, const job::job& j, bool leads) {
+  setup.on_step = [this, &j, leads](const actors::step_summary& s) {
     if (!leads) return;
-    display.step(s);
+    display_->step(s);
     log_->step(j, s);
   };
-  setup.on_evaluation = [this, &j, &display](const actors::evaluation_summary& e) {
-    display.evaluation(e);
+  setup.on_evaluation = [this, &j](const actors::evaluation_summary& e) {
+    display_->evaluation(e);
     log_->evaluation(j, e);
   };
-  setup.on_checkpoint = [this, &j, &display](const actors::checkpoint_report& r) {
+  setup.on_checkpoint = [this, &j](const actors::checkpoint_report& r) {
     if (r.failure.empty())
-      display.note(line_of(r));
+      display_->note(line_of(r));
     else
       print_error("rrfp-node: {}: {}\n", j.name, line_of(r));
     log_->checkpoint(j, r);
@@ -179,232 +192,200 @@ void training::set_callbacks(actors::session_setup& setup, const job::job& j, pr
   setup.on_copy_failed = [&j](const std::string& why) {
     print_error("rrfp-node: {}: no copies for recovery of this step: {}\n", j.name, why);
   };
-  setup.on_straggler = [this, &j, &display](const actors::straggler_report& r) {
-    display.note(fmt::format("{}: {}", j.name, line_of(r)));
+  setup.on_straggler = [this, &j](const actors::straggler_report& r) {
+    display_->note(fmt::format("{}: {}", j.name, line_of(r)));
     log_->straggler(j, r);
   };
 }
 
-std::string training::note_recovery(const recovery_point& from, const job::job& j,
-                                    std::uint64_t first, bool resumes) {
-  const auto repeated = from.steps - std::min(from.steps, first);
-  card_.totals = from.totals;
-  card_.totals.repeated_steps += repeated;
-  card_.totals.held_s += from.held_s;
-  recoveries_.push_back({from.lost, first, from.has_copies(), repeated, from.held_s});
-  return fmt::format("{}: {} after step {} ({} steps repeated), {:.1f} s after the loss", j.name,
-                     from.has_copies() || resumes ? "resumed" : "restarted", first, repeated,
-                     from.held_s);
+void training::log_begin(const actors::begun_run& begun) {
+  const auto& j = begun.run.options;
+  const auto& start = begun.start;
+  notes_.clear();
+  if (begun.goes_on()) {
+    const auto& r = begun.recoveries.back();
+    const bool resumes = r.from_copies || start.setup.resume;
+    notes_.push_back(
+        fmt::format("{}: {} after step {} ({} steps repeated), {:.1f} s after the loss", j.name,
+                    resumes ? "resumed" : "restarted", r.step, r.repeated_steps, r.held_s));
+    log_->recovery(j, r, begun.totals);
+  }
+  if (start.setup.resume) {
+    notes_.push_back(fmt::format("{}: {}", j.name, line_of(*start.setup.resume)));
+    log_->resume(j, *start.setup.resume);
+  }
 }
 
-result<training::prepared_run> training::prepare(const checked_run& checked,
-                                                 const node_context& context,
-                                                 const recovery_point& from) {
-  const auto& j = checked.options;
-  auto setup = checked.setup;
-  if (may_recover() || !from.lost.empty())
-    setup.recovery = actors::recovery_setup{j.recovery.every, copies_, from};
-  const auto notes = actors::agree_on_resume(j, setup, context.members);
-  if (!notes) return notes.failure();
-  // Nodes that were all lost at once do not know of a loss.
-  const bool continues =
-      !from.lost.empty() || (setup.resume.has_value() && j.recovery.max_restarts > 0);
-  const auto logged = open_log(context, continues);
-  if (const auto same = agree_on_data(checked, logged, context); !same) return same.failure();
-  for (const auto& line : *notes) print_error("rrfp-node: {}\n", line);
-  prepared_run run;
-  const auto first = setup.first_step();
-  run.display = std::make_unique<progress>(j, first);
-  if (!options_.trace.empty()) run.trace = std::make_unique<actors::trace_recorder>();
-  setup.trace = run.trace.get();
-  set_callbacks(setup, j, *run.display, context.leads());
-  setup.name = j.name;
+status training::prepare(const actors::begun_run& begun, actors::session_setup& setup) {
+  const auto& j = begun.run.options;
+  const bool leads = begun.node.leads();
+  if (auto opened = open_log(begun.node, begun.continues()); !opened) return opened;
+  for (const auto& line : begun.start.notes) print_error("rrfp-node: {}\n", line);
+  display_ = std::make_unique<progress>(j, begun.first_step());
+  trace_ = options_.trace.empty() ? nullptr : std::make_unique<actors::trace_recorder>();
+  if (trace_ != nullptr)
+    for (const auto& r : begun.recoveries) trace_->add(r);
+  setup.trace = trace_.get();
+  set_callbacks(setup, j, leads);
   setup.board = options_.board;
-  const auto node = context.members == nullptr ? node_id{0} : context.members->node();
-  setup.on_report = [folder = options_.reports, node](const std::string& report) {
+  setup.on_report = [folder = options_.reports, node = seat_.node](const std::string& report) {
     write_hang_report(folder, node, report);
   };
-  if (context.members != nullptr && context.leads() && from.lost.empty())
+  if (begun.node.members != nullptr && leads && !begun.goes_on())
     setup.on_connected = [](const std::string& line) { print("{}\n", line); };
-  if (!from.lost.empty()) {
-    const auto line = note_recovery(from, j, first, setup.resume.has_value());
-    if (context.leads()) {
-      run.notes.push_back(line);
-      log_->recovery(j, from, card_.totals, first);
+  if (leads) log_begin(begun);
+  return success();
+}
+
+void training::set_interrupts(const actors::begun_run& begun, actors::session& session) {
+  const auto& j = begun.run.options;
+  interrupts_.on_interrupt([this, &session, &j, leads = begun.node.leads()] {
+    // The second signal: the others lose this node.
+    if (interrupts_.is_draining()) std::_Exit(exit_interrupted);
+    if (!j.checkpoint.dir.empty() && leads && interrupts_.count() == 1)
+      print_error(
+          "rrfp-node: {}: interrupted: finishing the step and saving it; "
+          "interrupt again to end at once\n",
+          j.name);
+    session.interrupt();
+  });
+  // A process that has just started knows only now how many losses there were.
+  if (!begun.may_recover) {
+    interrupts_.let_drain(false);
+    interrupts_.give_up_drain();
+  }
+  interrupts_.on_drain([this, &session, &j] {
+    print_error(
+        "rrfp-node: {}: node {} drains: it leaves the job after a step, unless all nodes are told "
+        "to end; a second signal ends it at once\n",
+        j.name, seat_.node.value());
+    session.drain();
+  });
+  interrupts_.on_report([&session] { session.report("requested by SIGUSR1"); });
+}
+
+actors::run_result training::train(const actors::begun_run& begun, actors::session& session) {
+  if (begun.node.leads()) {
+    const auto report = begun.run.model ? begun.run.model->report() : std::string{};
+    if (report != printed_report_) print("data: {}\n", printed_report_ = report);
+    if (!begun.goes_on()) print("{}\n", headline(begun.run.options));
+    for (const auto& note : notes_) print("{}\n", note);
+  }
+  set_interrupts(begun, session);
+  auto result = session.run();
+  interrupts_.on_report(nullptr);
+  interrupts_.on_drain(nullptr);
+  interrupts_.on_interrupt(nullptr);
+  display_->finish();
+  return result;
+}
+
+bool training::reports(const actors::run_end& end) const {
+  if (!seat_.join.launched || end.node.leads()) return true;
+  if (end.result.how != actors::ending::node_lost || seat_.node != node_id{1}) return false;
+  const auto lost = end.node.members->loss();
+  return end.result.drained == node_id{0} || (lost && lost->node == node_id{0});
+}
+
+void training::report(const actors::run_end& end) const {
+  const auto& r = end.result;
+  const auto prefix = end.run != nullptr ? end.run->run.options.name + ": " : std::string{};
+  switch (end.next) {
+    case actors::aftermath::leaves:
+      if (seat_.join.launched) return;
+      return print_error(
+          "rrfp-node: {}drained after {} steps: another process may take its place\n", prefix,
+          end.steps);
+    case actors::aftermath::fenced:
+      return print_error("rrfp-node: {}{}; it ends, because another process may have its place\n",
+                         prefix, r.message);
+    case actors::aftermath::joins_again: {
+      const auto& recovery = runs_.front().recovery;
+      if (!reports(end)) return;
+      return print_error("rrfp-node: {}{}; waiting up to {:g} s for all nodes (restart {} of {})\n",
+                         prefix, r.message, recovery.hold_s, end.totals.restarts,
+                         recovery.max_restarts);
     }
-  }
-  card_.began_after = from.began_after ? *from.began_after : first;
-  if (run.trace != nullptr)
-    for (const auto& r : recoveries_) run.trace->add(r);
-  setup.losses = card_.totals;
-  if (setup.resume && context.leads()) {
-    run.notes.push_back(fmt::format("{}: {}", j.name, line_of(*setup.resume)));
-    log_->resume(j, *setup.resume);
-  }
-  auto session = actors::open_session(j, std::move(setup), context,
-                                      static_cast<std::uint32_t>(finished_.size()));
-  if (!session) return session.failure();
-  run.session = std::move(*session);
-  return run;
-}
-
-int training::go_on(const node_context& context, recovery_point from) {
-  take_over(from, context);
-  if (!from.has_copies()) copies_->clear();
-  card_.lost.clear();
-  int code = exit_done;
-  while (code == exit_done && finished_.size() < runs_.size()) {
-    auto& run = runs_[finished_.size()];
-    code = train(run, context, std::exchange(from, {}));
-    if (code == exit_done) run = {run.options, {}, {}};  // frees data and model
-  }
-  if (goes_on_elsewhere(code, context)) return code;
-  return context.leads() && !std::exchange(written_, true) ? write_outputs(code) : code;
-}
-
-void training::take_over(const recovery_point& from, const node_context& context) {
-  for (auto n = finished_.size(); n < from.finished.size(); ++n) {
-    actors::run_result done;
-    done.how = actors::ending::done;
-    if (auto summary = actors::summary_of(from.finished[n])) done.summary = *summary;
-    const auto& j = runs_[n].options;
-    // Node 0 may have been lost before it wrote this line; twice is better than never.
-    if (open_log(context, true)) log_->summary(j, done);
-    finished_.push_back({j, std::move(done.summary)});
-    finish_run(from.finished[n]);
+    case actors::aftermath::over:
+      if (r.how != actors::ending::done && reports(end))
+        print_error("rrfp-node: {}{}\n", prefix, cause_of(r, end.node.leads()));
   }
 }
 
-void training::finish_run(run_record summary) {
-  card_.finish_run(std::move(summary));
-  recoveries_.clear();
-  copies_->clear();
+void training::on_run_end(const actors::run_end& end) {
+  report(end);
+  // It goes on later, or in the process that takes the place of this one: its outputs, too.
+  if (end.run == nullptr || end.next != actors::aftermath::over) return;
+  const auto& j = end.run->run.options;
+  const auto& r = end.result;
+  log_->summary(j, r);
+  if (!r.trace_gaps.empty()) {
+    trace_complete_ = false;
+    print_error("rrfp-node: {}: --trace {} has {}\n", j.name, options_.trace, r.trace_gaps);
+  }
+  titled_.push_back({j.name, trace_.get()});
+  traces_.push_back(std::move(trace_));
+  if (r.how != actors::ending::done) return;
+  unsaved_ |= r.summary.last_checkpoint_failed;
+  finished_.push_back({j, r.summary});
 }
 
-status training::open_log(const node_context& context, bool continues) {
+void training::take_over(std::size_t number, const actors::run_summary& summary,
+                         const actors::job_node& node) {
+  actors::run_result done;
+  done.how = actors::ending::done;
+  done.summary = summary;
+  const auto& j = runs_[number];
+  // Node 0 may have been lost before it wrote this line; twice is better than never.
+  if (open_log(node, true)) log_->summary(j, done);
+  finished_.push_back({j, summary});
+}
+
+// ---- the outputs
+
+status training::open_log(const actors::job_node& node, bool continues) {
   if (log_ != nullptr) return success();
-  auto opened = json_log::open(context.leads() ? options_.json : std::string{}, continues);
+  auto opened = json_log::open(node.leads() ? options_.json : std::string{}, continues);
   if (!opened) return opened.failure();
   log_ = std::move(*opened);
   return success();
 }
 
-int training::lose(const std::string& why, const node_context& context) {
-  actors::run_result lost;
-  lost.how = actors::ending::node_lost;
-  lost.message = why;
-  return end_with(lost, {}, context);
-}
-
-int training::end_with(const actors::run_result& r, const std::string& prefix,
-                       const node_context& context) {
-  is_handed_over_ = r.drained.has_value();
-  if (r.drained && *r.drained == context.members->node()) {
-    if (!context.launched)
-      print_error("rrfp-node: {}drained after {} steps: another process may take its place\n",
-                  prefix, card_.steps);
-    return exit_drained;
-  }
-  if (context.is_fenced()) {
-    print_error("rrfp-node: {}{}; it ends, because another process may have its place\n", prefix,
-                r.message);
-    return exit_node_lost;
-  }
-  if (r.how == actors::ending::node_lost && context.members != nullptr && may_recover()) {
-    if (card_.lost.empty()) lost_at_ = std::chrono::steady_clock::now();
-    card_.lost = r.message;
-    ++card_.totals.restarts;
-    const auto& recovery = runs_.front().options.recovery;
-    if (context.reports(r))
-      print_error("rrfp-node: {}{}; waiting up to {:g} s for all nodes (restart {} of {})\n",
-                  prefix, r.message, recovery.hold_s, card_.totals.restarts, recovery.max_restarts);
-    return exit_node_lost;
-  }
-  if (r.how != actors::ending::done && context.reports(r))
-    print_error("rrfp-node: {}{}\n", prefix, cause_of(r, context.leads()));
-  return exit_code_of(r.how);
-}
-
-int training::train(const checked_run& checked, const node_context& context,
-                    const recovery_point& from) {
-  const auto& j = checked.options;
-  auto run = prepare(checked, context, from);
-  if (!run) {
-    actors::run_result ended;
-    ended.how = end_of(run.failure().kind);
-    ended.message = run.message();
-    return end_with(ended, "", context);
-  }
-  if (const auto report = checked.model ? checked.model->report() : std::string{};
-      context.leads() && report != printed_report_) {
-    printed_report_ = report;
-    print("data: {}\n", printed_report_);
-  }
-  if (context.leads() && from.lost.empty()) print("{}\n", headline(j));
-  for (const auto& note : run->notes) print("{}\n", note);
-  interrupts_.on_interrupt([this, session = run->session.get(), &j, &context] {
-    // The second signal: the others lose this node.
-    if (interrupts_.is_draining()) std::_Exit(exit_interrupted);
-    if (!j.checkpoint.dir.empty() && context.leads() && interrupts_.count() == 1)
-      print_error(
-          "rrfp-node: {}: interrupted: finishing the step and saving it; "
-          "interrupt again to end at once\n",
-          j.name);
-    session->interrupt();
-  });
-  // A process that has just started knows only now how many losses there were.
-  if (!may_recover()) {
-    interrupts_.let_drain(false);
-    interrupts_.give_up_drain();
-  }
-  interrupts_.on_drain([session = run->session.get(), &j, &context] {
-    print_error(
-        "rrfp-node: {}: node {} drains: it leaves the job after a step, unless all nodes are told "
-        "to end; a second signal ends it at once\n",
-        j.name, context.members->node().value());
-    session->drain();
-  });
-  interrupts_.on_report(
-      [session = run->session.get()] { session->report("requested by SIGUSR1"); });
-  const auto result = run->session->run();
-  interrupts_.on_report(nullptr);
-  interrupts_.on_drain(nullptr);
-  interrupts_.on_interrupt(nullptr);
-  run->display->finish();
-  const auto code = end_with(result, j.name + ": ", context);
-  if (goes_on_elsewhere(code, context)) return code;
-  log_->summary(j, result);
-  if (!result.trace_gaps.empty()) {
-    trace_complete_ = false;
-    print_error("rrfp-node: {}: --trace {} has {}\n", j.name, options_.trace, result.trace_gaps);
-  }
-  titled_.push_back({j.name, run->trace.get()});
-  traces_.push_back(std::move(run->trace));
-  if (code != exit_done) return code;
-  unsaved_ |= result.summary.last_checkpoint_failed;
-  finished_.push_back({j, result.summary});
-  finish_run(actors::to_record(result.summary));
-  return code;
-}
-
-int training::write_outputs(int code) {
-  if (code == exit_done) code = compare_runs(finished_);
+actors::ending training::write_outputs(actors::ending how) {
+  using actors::ending;
+  const auto miss = [&how] {
+    if (how == ending::done) how = ending::failed;
+  };
+  if (how == ending::done && !compare_runs(finished_)) how = ending::failed;
   // Each failure was reported when it happened. Training is complete, but an output is lost.
-  if (code == exit_done && (unsaved_ || !trace_complete_)) code = exit_failed;
+  if (unsaved_ || !trace_complete_) miss();
   if (!options_.trace.empty()) {
     if (auto written = actors::write_chrome_json(options_.trace, titled_); !written) {
       print_error("rrfp-node: --trace {}\n", written.message());
-      if (code == exit_done) code = exit_failed;
+      miss();
     } else {
       print("trace: {} (open it in ui.perfetto.dev)\n", options_.trace);
     }
   }
-  if (log_ == nullptr) return code;
+  if (log_ == nullptr) return how;
   if (auto closed = log_->close(); !closed) {
     print_error("rrfp-node: {}\n", closed.message());
-    if (code == exit_done) code = exit_failed;
+    miss();
   }
-  return code;
+  return how;
+}
+
+void training::on_finishing(std::function<void()> interrupt) {
+  interrupts_.let_drain(false);
+  interrupts_.on_interrupt(std::move(interrupt));
+}
+
+/// A kill from here on would look like a loss to whoever starts nodes again, so no time is spent on
+/// destructors.
+void training::at_the_end(const actors::job_outcome& outcome) {
+  std::fflush(nullptr);
+  const int code = code_of(outcome);
+  std::_Exit(code == exit_done && has_output_failed() ? exit_failed : code);
 }
 
 }  // namespace rrfp::apps

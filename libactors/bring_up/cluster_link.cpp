@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/transport_core/connections.hpp>
@@ -16,13 +15,26 @@ namespace rrfp::actors {
 
 namespace {
 
-using nlohmann::json;
 using std::chrono::steady_clock;
 
-std::string to_bytes(const json& info) {
-  const auto cbor = json::to_cbor(info);
-  return {cbor.begin(), cbor.end()};
-}
+/// What a node tells node 0 of its part of the run.
+struct link_card {
+  std::string address;     ///< of its transport
+  std::int64_t start = 0;  ///< when it began the run, in ns of its clock
+  std::map<stage_id, compute::tie> sides;
+  std::string restored;  ///< see hosted_parts
+};
+auto fields(auto f, link_card& x) { return f(x.address, x.start, x.sides, x.restored); }
+
+/// What node 0 answers: the nodes that this one connects to, and who holds the second copies of its
+/// ranks.
+struct link_peers {
+  std::int64_t start = 0;  ///< of node 0
+  std::map<node_id, std::string> addresses;
+  std::map<stage_id, compute::tie> sides;  ///< of all stages that hold a tied parameter
+  rank_places buddies;
+};
+auto fields(auto f, link_peers& x) { return f(x.start, x.addresses, x.sides, x.buddies); }
 
 std::int64_t nanoseconds(steady_clock::time_point t) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
@@ -34,20 +46,11 @@ constexpr std::chrono::seconds finish_time_max{10};
 constexpr std::size_t traces_bytes_max = std::size_t{1} << 30;
 constexpr std::chrono::seconds traces_time{120};
 
-json binary(const std::string& bytes) { return json::binary({bytes.begin(), bytes.end()}); }
-
-std::string text_of(const json& binary) {
-  const auto& bytes = binary.get_binary();
-  return {bytes.begin(), bytes.end()};
-}
-
-using places = std::map<std::pair<stage_id, rank_id>, node_id>;
-
 /// Returns the places of the copies of replica 0, the only ranks that are copied.
-places buddies_of(const cluster& c, const session_setup& setup) {
+rank_places buddies_of(const cluster& c, const session_setup& setup) {
   std::vector<std::string> hosts;
   for (const auto& m : c.members->members()) hosts.push_back(m.host);
-  places all;
+  rank_places all;
   for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
     for (std::uint32_t r = 0; r < setup.ranks; ++r)
       if (const auto buddy = buddy_of(
@@ -58,7 +61,8 @@ places buddies_of(const cluster& c, const session_setup& setup) {
 }
 
 ucx::connections connections_of(const cluster& c, const session_setup& setup,
-                                const std::vector<stage_id>& tied, const places& buddies) {
+                                const std::map<stage_id, compute::tie>& tied,
+                                const rank_places& buddies) {
   const auto node_of = [&](replica_id d, stage_id s, rank_id r) {
     return c.places.node_of(d, s, r);
   };
@@ -69,9 +73,10 @@ ucx::connections connections_of(const cluster& c, const session_setup& setup,
       {c.places.nodes(), setup.shape.stages, path, setup.ranks, setup.replicas, node_of}};
   for (std::uint32_t d = 0; d < setup.replicas; ++d)
     for (std::uint32_t r = 0; r < setup.ranks; ++r)
-      for (const auto a : tied)
-        for (const auto b : tied)
-          all.add(node_of(replica_id{d}, a, rank_id{r}), node_of(replica_id{d}, b, rank_id{r}));
+      for (const auto& a : tied)
+        for (const auto& b : tied)
+          all.add(node_of(replica_id{d}, a.first, rank_id{r}),
+                  node_of(replica_id{d}, b.first, rank_id{r}));
   for (const auto& [at, buddy] : buddies)
     all.add(node_of(replica_id{0}, at.first, at.second), buddy);
   if (!setup.recovery) return all;
@@ -81,34 +86,22 @@ ucx::connections connections_of(const cluster& c, const session_setup& setup,
   return all;
 }
 
-/// What node 0 tells each node of the others: the nodes that it connects to, and who holds the
-/// second copies of its ranks. The members were checked to be of the same version, so a parse error
-/// is an internal error and throws.
-std::vector<std::string> introduce(const cluster& c, const session_setup& setup,
-                                   const std::vector<std::string>& all) {
-  std::vector<json> infos;
-  for (const auto& bytes : all) infos.push_back(json::from_cbor(bytes));
-  auto ties = json::array();
-  std::vector<stage_id> tied;
-  for (const auto& info : infos)
-    for (const auto& tie : info.value("ties", json::array())) {
-      ties.push_back(tie);
-      tied.emplace_back(tie[0].get<std::uint32_t>());
-    }
-  const auto buddies = setup.recovery ? buddies_of(c, setup) : places{};
+/// On node 0: what it tells each node of the others.
+std::vector<link_peers> introduce(const cluster& c, const session_setup& setup,
+                                  const std::vector<link_card>& cards) {
+  std::map<stage_id, compute::tie> tied;
+  for (const auto& card : cards)
+    for (const auto& side : card.sides)
+      if (side.second != compute::tie::none) tied.insert(side);
+  const auto buddies = setup.recovery ? buddies_of(c, setup) : rank_places{};
   const auto peers = connections_of(c, setup, tied, buddies);
-  std::vector<json> told;
-  for (std::uint32_t n = 0; n < infos.size(); ++n) {
-    told.push_back({{"start", infos[0].at("start")}, {"ties", ties}, {"buddies", json::array()}});
+  std::vector<link_peers> told(cards.size(), {cards[0].start, {}, tied, {}});
+  for (std::uint32_t n = 0; n < cards.size(); ++n)
     for (const auto other : peers.of(node_id{n}))
-      told[n]["peers"].push_back({other.value(), infos[other.value()].at("address")});
-  }
+      told[n].addresses[other] = cards[other.value()].address;
   for (const auto& [at, buddy] : buddies)
-    told[c.places.node_of(replica_id{0}, at.first, at.second).value()]["buddies"].push_back(
-        {at.first.value(), at.second.value(), buddy.value()});
-  std::vector<std::string> bytes;
-  for (const auto& one : told) bytes.push_back(to_bytes(one));
-  return bytes;
+    told[c.places.node_of(replica_id{0}, at.first, at.second).value()].buddies[at] = buddy;
+  return told;
 }
 
 ucx_options options_of(const cluster& c) {
@@ -128,6 +121,27 @@ ucx_options options_of(const cluster& c) {
   return options;
 }
 
+result<std::unique_ptr<ucx_transport>> open_wire(const cluster& c, const hosted_parts& hosted) {
+  auto options = options_of(c);
+  auto memory = hosted.memory_of_arrivals();
+  options.memory = std::move(memory.host);
+  options.enter_thread = std::move(memory.enter_thread);
+  if (auto room = ucx::check_shared_memory(options.tls, c.start.machines.neighbours); !room)
+    return room.failure();
+  auto wire = ucx_transport::open(std::move(options));
+  if (wire && memory.on_devices && (*wire)->takes_cuda())
+    (*wire)->fetch_to_devices(std::move(memory.on_devices));
+  return wire;
+}
+
+void set_routes(ucx_transport& wire, const plan::node_places& places, const session_setup& setup) {
+  for (std::uint32_t d = 0; d < setup.replicas; ++d)
+    for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
+      for (std::uint32_t r = 0; r < setup.ranks; ++r)
+        wire.route({stage_id{s}, rank_id{r}, replica_id{d}},
+                   places.node_of(replica_id{d}, stage_id{s}, rank_id{r}));
+}
+
 /// The transport only knows that the connection failed; the membership may soon know the cause.
 error why_lost(membership& members, error hint) {
   const auto known = members.loss(unexplained_loss_time);
@@ -142,66 +156,45 @@ cluster_link::cluster_link(const cluster& in_cluster, ucx_transport& wire,
 
 result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
                                                 const session_setup& setup,
-                                                const std::map<stage_id, compute::tie>& sides,
-                                                steady_clock::time_point start,
-                                                arrival_memory memory) {
+                                                const hosted_parts& hosted, const status& made) {
   auto& members = *in_cluster.members;
-  const auto& machines = in_cluster.start.machines;
-  const std::chrono::milliseconds limit{
-      static_cast<std::int64_t>(in_cluster.transport.join_timeout_s * 1e3)};
-  auto options = options_of(in_cluster);
-  options.memory = std::move(memory.host);
-  options.enter_thread = std::move(memory.enter_thread);
-  const auto room = ucx::check_shared_memory(options.tls, machines.neighbours);
-  auto wire = room ? ucx_transport::open(std::move(options)) : room.failure();
-  if (wire && memory.on_devices && (*wire)->takes_cuda())
-    (*wire)->fetch_to_devices(std::move(memory.on_devices));
-
-  const auto own_info = [&]() -> result<std::string> {
+  auto wire = made ? open_wire(in_cluster, hosted) : made.failure();
+  const auto mine = [&]() -> result<link_card> {
     if (!wire) return wire.failure();
-    json info{{"address", binary((*wire)->address())}, {"start", nanoseconds(start)}};
-    for (const auto& [stage, side] : sides)
-      if (side != compute::tie::none)
-        info["ties"].push_back({stage.value(), static_cast<int>(side)});
-    return to_bytes(info);
+    return link_card{(*wire)->address(), nanoseconds(steady_clock::now()), hosted.sides(),
+                     hosted.restored()};
   };
-  const auto answer = agree(
-      members, own_info(),
-      [&](const std::vector<std::string>& all) { return introduce(in_cluster, setup, all); },
-      limit);
-  if (!answer) return answer.failure();
-  const auto told = json::from_cbor(*answer);
+  auto told = agree<link_card, link_peers>(
+      members, mine(), [&](const std::vector<link_card>& cards) -> result<std::vector<link_peers>> {
+        std::vector<std::string> restored;
+        for (const auto& card : cards) restored.push_back(card.restored);
+        if (auto all = hosted.check_restored(std::move(restored)); !all) return all.failure();
+        return introduce(in_cluster, setup, cards);
+      });
+  if (!told) return told.failure();
 
   opened o;
-  o.sides = sides;
+  o.sides = hosted.sides();
+  o.sides.merge(told->sides);
+  o.buddies = std::move(told->buddies);
   auto& own = **wire;
-  o.link.reset(new cluster_link{in_cluster, own, limit});
+  o.link.reset(new cluster_link{in_cluster, own,
+                                std::chrono::milliseconds{static_cast<std::int64_t>(
+                                    in_cluster.transport.join_timeout_s * 1e3)}});
   o.wire = *std::move(wire);  // destroyed before the link, to which it reports failures
   own.on_failure([link = o.link.get()](node_id n, std::string why) {
     link->report_unreachable(fmt::format("node {} cannot be reached: {}", n.value(), why));
   });
-  for (const auto& tie : told.at("ties"))
-    o.sides[stage_id{tie[0].get<std::uint32_t>()}] = static_cast<compute::tie>(tie[1].get<int>());
-  for (const auto& b : told.at("buddies"))
-    o.buddies[{stage_id{b[0].get<std::uint32_t>()}, rank_id{b[1].get<std::uint32_t>()}}] =
-        node_id{b[2].get<std::uint32_t>()};
   auto& connected = o.link->connected_;
-  for (const auto& peer : told.value("peers", json::array())) {
+  for (const auto& [peer, address] : told->addresses) {
     if (!connected) break;
-    const node_id n{peer[0].get<std::uint32_t>()};
-    if (auto made = own.connect(n, text_of(peer[1])); !made)
-      connected = why_lost(members, made.failure());
+    if (auto one = own.connect(peer, address); !one) connected = why_lost(members, one.failure());
   }
-  for (std::uint32_t d = 0; d < setup.replicas; ++d)
-    for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
-      for (std::uint32_t r = 0; r < setup.ranks; ++r) {
-        const rank_address to{stage_id{s}, rank_id{r}, replica_id{d}};
-        own.route(to, in_cluster.places.node_of(to.replica, to.stage, to.rank));
-      }
-  const std::chrono::nanoseconds began{told.at("start").get<std::int64_t>()};
+  set_routes(own, in_cluster.places, setup);
   // All processes of a machine have the same clock.
-  const auto offset = machines.is_one ? std::chrono::nanoseconds{0} : members.clock_offset();
-  o.start = steady_clock::time_point{began - offset};
+  const auto offset =
+      in_cluster.start.machines.is_one ? std::chrono::nanoseconds{0} : members.clock_offset();
+  o.start = steady_clock::time_point{std::chrono::nanoseconds{told->start} - offset};
   return o;
 }
 

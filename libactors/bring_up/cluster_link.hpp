@@ -14,9 +14,11 @@
 #include <rrfp/actors/ucx_transport.hpp>
 
 #include "control/directory.hpp"
-#include "device/rank_devices.hpp"
+#include "hosted_parts.hpp"
 
 namespace rrfp::actors {
+
+using rank_places = std::map<std::pair<stage_id, rank_id>, node_id>;
 
 class cluster_link {
  public:
@@ -25,19 +27,19 @@ class cluster_link {
     /// Reaches every rank of the job; the routes are set.
     std::unique_ptr<transport> wire;
     /// The node that holds the second copy of each rank of this node, for recovery.
-    std::map<std::pair<stage_id, rank_id>, node_id> buddies;
+    rank_places buddies;
     /// Which side of a tied parameter a stage holds, of all stages that hold one.
     std::map<stage_id, compute::tie> sides;
     /// When the run began on node 0, on this node's clock.
     std::chrono::steady_clock::time_point start;
   };
 
-  /// Blocks until every node has opened its transport. `sides`: of the stages hosted here. Messages
-  /// arrive in `memory`. The error is the same on all nodes: a node cannot open its transport,
-  /// was lost, or did not answer in time.
+  /// Blocks until every node has made its parts and opened its transport, for reading_time_max at
+  /// most. `hosted`: what this node has made; `made`: whether it could. The error is the same on
+  /// all nodes: a node could not make its parts or open its transport, a parameter of the
+  /// checkpoint has no place, a node was lost, or it did not answer in time.
   static result<opened> open(const cluster& in_cluster, const session_setup& setup,
-                             const std::map<stage_id, compute::tie>& sides,
-                             std::chrono::steady_clock::time_point start, arrival_memory memory);
+                             const hosted_parts& hosted, const status& made);
 
   /// Whether the job actor runs here.
   bool leads() const;

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <rrfp/actors/checkpoint_tensors.hpp>
-#include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/schedule/check_policy.hpp>
 #include <rrfp/schedule/sequence.hpp>
 
@@ -240,28 +239,18 @@ void hosted_parts::note_saved_parameters() {
   is_restored_.assign(saved_parameters_.size(), has_none);
 }
 
-status hosted_parts::check_restored() const {
-  const auto check = [&](const std::vector<std::string>& all) -> result<std::vector<std::string>> {
-    auto taken = all.front();
-    for (const auto& of_node : all) {
-      if (of_node.size() != taken.size())
-        return error{setup_.resume->folder + ": nodes see different tensors in it"};
-      for (std::size_t i = 0; i < taken.size(); ++i)
-        if (of_node[i] == has_place) taken[i] = has_place;
-    }
-    const auto left = taken.find(has_none);
-    if (left == std::string::npos) return std::vector<std::string>(1);
-    return error{fmt::format("{}: tensor '{}': expected in the model, which has no such parameter",
-                             setup_.resume->folder, saved_parameters_[left])};
-  };
-  if (is_restored_.empty()) return success();
-  constexpr std::chrono::minutes limit{5};
-  if (!cluster_) {
-    const auto alone = check({is_restored_});
-    return alone ? success() : status{alone.failure()};
+status hosted_parts::check_restored(std::vector<std::string> all) const {
+  auto& taken = all.front();
+  for (const auto& of_node : all) {
+    if (of_node.size() != taken.size())
+      return error{setup_.resume->folder + ": nodes see different tensors in it"};
+    for (std::size_t i = 0; i < taken.size(); ++i)
+      if (of_node[i] == has_place) taken[i] = has_place;
   }
-  const auto all = agree(*cluster_->members, is_restored_, check, limit);
-  return all ? success() : status{all.failure()};
+  const auto left = taken.find(has_none);
+  if (left == std::string::npos) return success();
+  return error{fmt::format("{}: tensor '{}': expected in the model, which has no such parameter",
+                           setup_.resume->folder, saved_parameters_[left])};
 }
 
 node_parts hosted_parts::take(const std::map<stage_id, compute::tie>& sides) {

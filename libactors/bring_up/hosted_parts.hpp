@@ -11,7 +11,6 @@
 
 #include <rrfp/actors/session.hpp>
 
-#include "cluster_link.hpp"
 #include "control/run_context.hpp"
 #include "device/rank_devices.hpp"
 #include "node/node_actor.hpp"
@@ -28,9 +27,11 @@ class hosted_parts {
 
   /// Makes the stages and ranks. Call once, before the rest.
   status make();
-  /// Every parameter of the checkpoint has a place in the model. In a cluster, all nodes must call
-  /// this, and get the same result.
-  status check_restored() const;
+  /// Which parameters of the checkpoint have a place in the part of the model hosted here, for
+  /// check_restored(); empty: there is none to check.
+  const std::string& restored() const { return is_restored_; }
+  /// Each parameter of the checkpoint has a place on a node. `all`: restored() of each.
+  status check_restored(std::vector<std::string> all) const;
 
   /// Tied sides of the stages hosted here.
   const std::map<stage_id, compute::tie>& sides() const { return sides_; }
@@ -87,8 +88,7 @@ class hosted_parts {
   std::map<stage_id, compute::tie> sides_;
   /// The checkpoint to resume from, while ranks are made.
   std::shared_ptr<const checkpoint_tensors> saved_;
-  /// Names of its parameters, sorted, and, as one character each to be exchanged between nodes,
-  /// whether ranks here have them.
+  /// Names of its parameters, sorted, and, as one character each, whether ranks here have them.
   std::vector<std::string> saved_parameters_;
   std::string is_restored_;
 };

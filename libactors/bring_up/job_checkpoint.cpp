@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/checkpoint/checksum.hpp>
 
 namespace rrfp::actors {
@@ -137,22 +136,18 @@ result<resume_choice> choose_resume(const job::job& j, const checkpoint_setup& s
   return job::blame(j, "checkpoint.resume", why);
 }
 
-namespace {
-
-/// `goes_on`: after a loss; then the checkpoints are those of this job.
-result<resume_choice> choose_and_hold(job::job j, checkpoint_setup& setup,
-                                      const recovery_point* goes_on) {
+result<resume_choice> hold_checkpoints(job::job j, checkpoint_setup& setup,
+                                       const recovery_point& from) {
   auto ring = checkpoint::ring::open(setup.dir, j.checkpoint.keep);
   if (!ring) return job::blame(j, "checkpoint.dir", ring.message());
   setup.ring = std::move(*ring);
-  if (goes_on != nullptr) {
-    if (goes_on->has_copies()) {
-      const auto searched = checkpoint::find_newest(setup.dir, checkpoint::verification::sizes);
-      if (searched && searched->newest) setup.newest_step = searched->newest->contents.step;
-      return resume_choice{};
-    }
-    j.checkpoint.resume = job::resume_kind::automatic;
+  if (from.has_copies()) {
+    const auto searched = checkpoint::find_newest(setup.dir, checkpoint::verification::sizes);
+    if (searched && searched->newest) setup.newest_step = searched->newest->contents.step;
+    return resume_choice{};
   }
+  // After a loss the checkpoints are those of this job.
+  if (!from.lost.empty()) j.checkpoint.resume = job::resume_kind::automatic;
   std::string set_aside;
   if (j.checkpoint.resume == job::resume_kind::never) {
     const auto aside = setup.ring->set_aside();
@@ -164,46 +159,6 @@ result<resume_choice> choose_and_hold(job::job j, checkpoint_setup& setup,
   if (choice && choice->from) setup.ring->remove_older(choice->from->contents.step);
   if (choice) choice->set_aside = std::move(set_aside);
   return choice;
-}
-
-result<resume_choice> agree_on_choice(const job::job& j, checkpoint_setup& setup,
-                                      const recovery_point* goes_on, membership* members) {
-  const bool leads = members == nullptr || members->node() == node_id{0};
-  result<resume_choice> mine = leads ? choose_and_hold(j, setup, goes_on) : resume_choice{};
-  if (members == nullptr) return mine;
-  const auto folder = [&]() -> result<std::string> {
-    if (!mine) return mine.failure();
-    return mine->from ? mine->from->folder : std::string{};
-  };
-  const auto chosen = agree(*members, folder(), [](const std::vector<std::string>& all) {
-    return std::vector{all.front()};
-  });
-  if (!chosen) return chosen.failure();
-  if (chosen->empty()) return mine;
-  // Another node may see the folder differently, or not at all.
-  status seen = success();
-  if (!leads) {
-    auto found = checkpoint::verify(*chosen, checkpoint::verification::sizes);
-    if (found)
-      mine->from = std::move(*found);
-    else
-      seen = found.failure();
-  }
-  if (const auto all = agree_on(*members, seen); !all) return all.failure();
-  return mine;
-}
-
-}  // namespace
-
-result<std::vector<std::string>> agree_on_resume(const job::job& j, session_setup& setup,
-                                                 membership* members) {
-  if (!setup.checkpoint) return std::vector<std::string>{};
-  const auto* const goes_on =
-      setup.recovery && !setup.recovery->from.lost.empty() ? &setup.recovery->from : nullptr;
-  auto choice = agree_on_choice(j, *setup.checkpoint, goes_on, members);
-  if (!choice) return choice.failure();
-  setup.resume = std::move(choice->from);
-  return choice->notes();
 }
 
 }  // namespace rrfp::actors

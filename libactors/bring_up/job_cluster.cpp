@@ -6,10 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
-#include <map>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -18,9 +16,6 @@
 #include <rrfp/base/codec.hpp>
 
 namespace rrfp::actors {
-
-auto fields(auto f, job_machines& x) { return f(x.is_one, x.neighbours, x.place); }
-auto fields(auto f, job_start& x) { return f(x.token, x.machines); }
 
 namespace {
 
@@ -31,66 +26,30 @@ std::uint64_t fingerprint(job::job j) {
   return XXH64(text.data(), text.size(), 0);
 }
 
-std::uint64_t draw_token() {
-  std::random_device random;
-  return (std::uint64_t{random()} << 32) ^ random();
+/// A contribution or an answer: a text, or, with the kind of a failure, its message.
+struct outcome {
+  std::optional<error_kind> failure;
+  std::string text;
+};
+auto fields(auto f, outcome& x) { return f(x.failure, x.text); }
+
+std::string bytes_of(const result<std::string>& r) {
+  return encoded(r ? outcome{std::nullopt, *r} : outcome{r.failure().kind, r.message()});
 }
 
-/// Returns what each node has, by its number.
-std::vector<job_machines> machines_of(const std::vector<member>& members) {
-  std::map<std::string, std::uint32_t> nodes_on;
-  std::vector<job_machines> all;
-  const bool is_one = std::all_of(members.begin(), members.end(),
-                                  [](const member& m) { return job::is_loopback(m.host); });
-  for (const auto& m : members) all.push_back({is_one, 1, nodes_on[m.host]++});
-  for (const auto& m : members) all[m.node.value()].neighbours = nodes_on[m.host];
-  return all;
-}
-
-result<job_start> agree_on_start(membership& members) {
-  const auto answer = [&](const std::vector<std::string>&) {
-    std::vector<std::string> answers;
-    const auto token = draw_token();
-    for (const auto& machines : machines_of(members.members())) {
-      job_start start{token, machines};
-      encoder out;
-      out(start);
-      answers.push_back(out.take());
-    }
-    return answers;
-  };
-  const auto mine = agree(members, std::string{}, answer, std::chrono::seconds{30});
-  if (!mine) return mine.failure();
-  decoder in{*mine};
-  job_start start;
-  in(start);
-  if (!in.complete()) return error{"the start of the job is invalid", error_kind::failed};
-  return start;
-}
-
-constexpr char success_mark = '+';
-/// The kind of a failure is its mark.
-char mark_of(error_kind kind) { return static_cast<char>('0' + static_cast<int>(kind)); }
-
-std::string marked(const result<std::string>& r) {
-  return r ? success_mark + *r : mark_of(r.failure().kind) + r.message();
-}
-
-/// What was marked; an error has kind `failed` if it was not.
-result<std::string> unmarked(std::string text) {
-  const char mark = text.empty() ? '\0' : text.front();
-  text.erase(0, 1);
-  if (mark == success_mark) return text;
-  if (mark < mark_of(error_kind::bad_input) || mark > mark_of(error_kind::interrupted))
+result<std::string> result_of(std::string_view bytes) {
+  auto read = decoded<outcome>(bytes);
+  if (!read || (read->failure && *read->failure > error_kind::interrupted))
     return error{"protocol error: a node answered another round", error_kind::failed};
-  return error{std::move(text), static_cast<error_kind>(mark - '0')};
+  if (read->failure) return error{std::move(read->text), *read->failure};
+  return std::move(read->text);
 }
 
 /// The answers of node 0 if all have succeeded; else the failure of the first node that has not.
 result<std::vector<std::string>> answers_to(membership& members, std::vector<std::string> all,
                                             const answering& answer) {
   for (std::size_t n = 0; n < all.size(); ++n) {
-    auto one = unmarked(std::move(all[n]));
+    auto one = result_of(all[n]);
     if (one) {
       all[n] = *std::move(one);
       continue;
@@ -148,8 +107,8 @@ status check_threads(const job::job& j, std::uint32_t nodes) {
   return success();
 }
 
-result<joined_job> join_job(const job::job& j, const launch_place& place,
-                            const framework& framework, join_hooks hooks) {
+result<std::unique_ptr<membership>> join_job(const job::job& j, const launch_place& place,
+                                             const framework& framework, join_hooks hooks) {
   if (auto enough = check_descriptors(place.nodes); !enough) return enough.failure();
   const auto& t = j.transport;
   membership_options m;
@@ -192,22 +151,19 @@ result<joined_job> join_job(const job::job& j, const launch_place& place,
       std::min(std::chrono::milliseconds{static_cast<std::int64_t>(j.recovery.hold_s * 1e3)},
                std::max<std::chrono::milliseconds>(std::chrono::seconds{10}, 4 * m.node_timeout));
   m.on_waiting = std::move(hooks.on_waiting);
-  auto members = membership::join(std::move(m));
-  if (!members) return members.failure();
-  auto start = agree_on_start(**members);
-  return joined_job{*std::move(members), std::move(start)};
+  return membership::join(std::move(m));
 }
 
 result<std::string> agree(membership& members, const result<std::string>& mine,
                           const answering& answer, std::chrono::milliseconds limit) {
-  auto got = members.exchange(marked(mine), limit, [&](std::vector<std::string> all) {
+  auto got = members.exchange(bytes_of(mine), limit, [&](std::vector<std::string> all) {
     auto answers = answers_to(members, std::move(all), answer);
-    if (!answers) return std::vector{marked(answers.failure())};
-    for (auto& one : *answers) one = marked(std::move(one));
+    if (!answers) return std::vector{bytes_of(answers.failure())};
+    for (auto& one : *answers) one = bytes_of(std::move(one));
     return *std::move(answers);
   });
   if (!got) return got;
-  return unmarked(*std::move(got));
+  return result_of(*got);
 }
 
 status agree_on(membership& members, const status& mine, std::chrono::milliseconds limit) {

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/actors/job_checkpoint.hpp>
-#include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/base/units.hpp>
-#include <rrfp/compute/compute_error.hpp>
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/weather/weather.hpp>
 
@@ -207,25 +205,11 @@ status check_same_data(std::span<const std::string> fingerprints) {
 
 result<std::unique_ptr<session>> open_session(const job::job& j, session_setup setup,
                                               const job_node& node, std::uint32_t number) {
-  std::optional<cluster> in_cluster;
-  if (node.members != nullptr) {
-    auto places = plan::node_places::make(j, node.members->nodes());
-    if (!places) return places.failure();
-    in_cluster = cluster{node.members, std::move(*places), j.transport, node.start, number};
-  }
-  auto opened = [&]() -> result<std::unique_ptr<session>> {
-    try {
-      return session::open(std::move(setup), std::move(in_cluster));
-    } catch (const std::exception& e) {
-      return error{compute::first_line_of(e), error_kind::failed};
-    }
-  }();
-  if (node.members != nullptr) {
-    const auto all = agree_on(*node.members, opened ? success() : status{opened.failure()});
-    if (!all) return all.failure();
-    if (auto restored = (*opened)->check_restored(); !restored) return restored.failure();
-  }
-  return opened;
+  if (node.members == nullptr) return session::open(std::move(setup));
+  auto places = plan::node_places::make(j, node.members->nodes());
+  if (!places) return places.failure();
+  return session::open(std::move(setup),
+                       cluster{node.members, *std::move(places), j.transport, node.start, number});
 }
 
 }  // namespace rrfp::actors

@@ -26,12 +26,7 @@ compute::memory_counts run_summary::device_memory() const {
   return most;
 }
 
-run_record to_record(run_summary s) {
-  encoder summary, details;
-  summary(s);
-  details(s.stages);
-  return {summary.take(), details.take()};
-}
+run_record to_record(run_summary s) { return {encoded(s), encoded(s.stages)}; }
 
 result<run_summary> summary_of(const run_record& r) {
   decoder in{r.summary}, details{r.details};

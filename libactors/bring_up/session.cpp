@@ -6,6 +6,7 @@
 
 #include <rrfp/base/check.hpp>
 #include <rrfp/base/step_name.hpp>
+#include <rrfp/compute/compute_error.hpp>
 
 #include "cluster_link.hpp"
 #include "delayed_wire.hpp"
@@ -26,39 +27,32 @@ class session::impl {
         counters_(hosted_.counters()) {}
 
   status build() {
-    if (auto made = hosted_.make(); !made) return made;
-    return cluster_ ? success() : check_restored();
+    const auto made = make_parts();
+    if (!cluster_ || cluster_->members == nullptr)
+      return made ? hosted_.check_restored({hosted_.restored()}) : made;
+    auto opened = cluster_link::open(*cluster_, setup_, hosted_, made);
+    if (!opened) return opened.failure();
+    opened_ = *std::move(opened);
+    return success();
   }
-
-  status check_restored() const { return hosted_.check_restored(); }
 
   run_result run() {
     RRFP_CHECK(!std::exchange(has_run_, true), "a session runs once");
     if (const std::lock_guard lock{mutex_}; interrupts_ > 0 && !cluster_)
       return ended_early({{}, error_kind::interrupted});
-    std::unique_ptr<cluster_link> link;  // outlives the transport, which reports failures to it
-    std::unique_ptr<transport> wire;
-    auto sides = hosted_.sides();
-    std::map<std::pair<stage_id, rank_id>, node_id> buddies;
-    auto start = std::chrono::steady_clock::now();
-    if (cluster_) {
-      auto opened =
-          cluster_link::open(*cluster_, setup_, sides, start, hosted_.memory_of_arrivals());
-      if (!opened) return ended_early(opened.failure());
-      link = std::move(opened->link);
-      wire = std::move(opened->wire);
-      sides = std::move(opened->sides);
-      buddies = std::move(opened->buddies);
-      start = opened->start;
+    const auto link = std::move(opened_.link);  // outlives the transport, which reports to it
+    if (!link) {
+      opened_.sides = hosted_.sides();
+      opened_.start = std::chrono::steady_clock::now();
     }
-    const auto context = make_context(link.get(), start);
+    const auto context = make_context(link.get(), opened_.start);
     begin_counting();
     std::unique_ptr<work_queue> copier;
     if (link && setup_.recovery) {
       copier = std::make_unique<compute_thread>("recovery");
       context->copier = copier.get();
       context->copies = std::make_shared<copy_exchange>(
-          *setup_.recovery, context->actors, cluster_->members->node(), std::move(buddies));
+          *setup_.recovery, context->actors, cluster_->members->node(), std::move(opened_.buddies));
     }
     std::unique_ptr<work_queue> saver;
     if (setup_.checkpoint) {
@@ -66,14 +60,14 @@ class session::impl {
       context->saver = saver.get();
       context->checkpoint_dir = setup_.checkpoint->dir;
     }
-    if (auto ready = connect(*context, link.get(), std::move(wire)); !ready)
+    if (auto ready = connect(*context, link.get(), std::move(opened_.wire)); !ready)
       return ended_early(ready.failure());
     if (setup_.board != nullptr) setup_.board->show(counters_);
 
     caf::actor_system_config config;
     set_scheduler(config, actor_threads(), setup_.spin);
     caf::actor_system system{config};
-    auto result = drive(system, link.get(), context, hosted_.take(sides));
+    auto result = drive(system, link.get(), context, hosted_.take(opened_.sides));
     counters_->over.set(true);
     counters_->transport.set(nullptr);
     context->wire->close();
@@ -134,6 +128,15 @@ class session::impl {
   }
 
  private:
+  status make_parts() {
+    if (!setup_.ready) return setup_.ready;
+    try {
+      return hosted_.make();
+    } catch (const std::exception& e) {
+      return error{compute::first_line_of(e), error_kind::failed};
+    }
+  }
+
   node_id node() const { return cluster_ ? cluster_->members->node() : node_id{0}; }
   bool leads() const { return node() == node_id{0}; }
 
@@ -341,6 +344,8 @@ class session::impl {
   const std::optional<cluster> cluster_;
   hosted_parts hosted_;
   const std::shared_ptr<metrics::run_counters> counters_;
+  /// Until run(). Alone, this process has no link and no buddies.
+  cluster_link::opened opened_;
   bool has_run_ = false;
   bool has_ended_ = false;
   std::mutex mutex_;
@@ -364,7 +369,8 @@ result<std::unique_ptr<session>> session::open(session_setup setup,
                  (setup.rule.mode == dispatch_mode::in_order && setup.lookahead == 0),
              "blocking_messages needs mode in_order and no lookahead");
   if (in_cluster && setup.delays.fate)
-    return error{"jitter.loss_probability, jitter.double_probability: expected 0 on several nodes"};
+    setup.ready =
+        error{"jitter.loss_probability, jitter.double_probability: expected 0 on several nodes"};
   RRFP_CHECK(!setup.checkpoint || !setup.emulated, "an emulated device has nothing to save");
   RRFP_CHECK(!setup.open_devices || !setup.emulated, "ranks compute on devices of one kind");
   auto state = std::make_unique<impl>(std::move(setup), std::move(in_cluster));
@@ -372,7 +378,6 @@ result<std::unique_ptr<session>> session::open(session_setup setup,
   return std::unique_ptr<session>{new session{std::move(state)}};
 }
 
-status session::check_restored() const { return impl_->check_restored(); }
 run_result session::run() { return impl_->run(); }
 void session::interrupt() { impl_->interrupt(); }
 void session::drain() { impl_->drain(); }

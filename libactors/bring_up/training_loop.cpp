@@ -9,6 +9,7 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
+#include <rrfp/actors/run_start.hpp>
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/compute/user_functions.hpp>
 #include <rrfp/job/check_job.hpp>
@@ -57,9 +58,7 @@ status training_loop::join(const framework& framework) {
   hooks.on_refused = print_to_stderr;
   auto joined = join_job(job_, *place, framework, std::move(hooks));
   if (!joined) return joined.failure();
-  if (!joined->start) return joined->start.failure();
-  members_ = std::move(joined->members);
-  start_ = *joined->start;
+  members_ = *std::move(joined);
   return success();
 }
 
@@ -107,9 +106,11 @@ status training_loop::choose_resume(session_setup& setup) {
   // The program decides the number of steps.
   auto endless = job_;
   endless.train.steps = std::numeric_limits<std::uint64_t>::max();
-  const auto notes = agree_on_resume(endless, setup, members_.get());
-  if (!notes) return notes.failure();
-  for (const auto& line : *notes) options_.hooks.on_note(line);
+  auto begun = agree_on_start(members_.get(), std::vector<opened_run>{{endless, nullptr, setup}});
+  if (!begun) return begun.failure();
+  start_ = begun->start;
+  setup = std::move(begun->setup);
+  for (const auto& line : begun->notes) options_.hooks.on_note(line);
   if (setup.resume) {
     steps_ = setup.resume->contents.step;
     options_.hooks.on_note(

@@ -162,10 +162,7 @@ job_record run_totals::record(std::int64_t now, std::uint64_t saved_step,
   so_far.seconds += seconds(now);
   so_far.saved_step = saved_step;
   so_far.run.checkpoints += checkpoints;
-  encoder out, details;
-  out(so_far);
-  details(so_far.run.stages);
-  return {so_far.run.first_step + so_far.run.steps, out.take(), details.take()};
+  return {so_far.run.first_step + so_far.run.steps, encoded(so_far), encoded(so_far.run.stages)};
 }
 
 void run_totals::go_on_from(const job_record& record) {
@@ -180,13 +177,11 @@ void run_totals::go_on_from(const job_record& record) {
 bool run_totals::go_on_from(std::string_view written, std::uint64_t began_after) {
   const auto steps = history_.run.first_step;
   const auto stages = history_.run.stages.size();
-  decoder in{written};
-  history read;
-  in(read);
-  if (!in.complete() || read.run.first_step != began_after ||
-      read.run.first_step + read.run.steps != steps)
+  auto read = decoded<history>(written);
+  if (!read || read->run.first_step != began_after ||
+      read->run.first_step + read->run.steps != steps)
     return false;
-  history_ = std::move(read);
+  history_ = *std::move(read);
   history_.run.stages.resize(stages);
   return true;
 }

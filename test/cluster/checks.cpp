@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include <rrfp/base/codec.hpp>
+
 #include "cluster.hpp"
 
 namespace rrfp::cluster {
@@ -112,15 +114,17 @@ void checkers::on_cleared(const process& by) {
   std::erase_if(kept_, [&](const auto& kept) { return kept.first.second == by.id(); });
 }
 
-void checkers::on_point(const process& by, std::span<const recovery_card> cards,
-                        const recovery_point& point) {
+void checkers::on_point(const process& by, std::span<const std::uint32_t> processes,
+                        std::span<const recovery_card> cards, const recovery_point& point) {
   std::string all;
-  for (const auto& card : cards) all += card.to_bytes();
+  for (const auto& card : cards) all += encoded(card);
   const auto [known, is_new] = points_.try_emplace(all, text_of(point));
   RRFP_EXPECT(known->second == text_of(point), by.name() + " goes on from another point");
   if (!is_new) return;
-  ++recoveries_;
-  went_on_ = 0;
+  if (!point.lost.empty()) {
+    ++recoveries_;
+    went_on_ = 0;
+  }
   const auto& c = sim_.w.c;
   const auto run = static_cast<std::uint32_t>(point.finished.size());
   for (const auto& card : cards) {
@@ -144,16 +148,14 @@ void checkers::on_point(const process& by, std::span<const recovery_card> cards,
   // What the living hold, as far as the checkers have seen.
   std::uint64_t newest = 0;
   for (std::uint32_t n = 0; n < c.nodes; ++n) {
-    const auto& p = sim_.partner_of(by, n);
-    if (cards[n].finished.size() == run) newest = std::max(newest, kept_[{run, p.id()}]);
+    if (cards[n].finished.size() == run) newest = std::max(newest, kept_[{run, processes[n]}]);
   }
   if (newest <= point.record.step) return;
   for (std::uint32_t st = 0; st < c.shape.stages; ++st)
     for (std::uint32_t r = 0; r < c.ranks; ++r) {
       const auto& by_processes = holders_[{run, {newest, stage_id{st}, rank_id{r}}}];
       bool is_held = false;
-      for (std::uint32_t n = 0; n < c.nodes; ++n)
-        is_held |= by_processes.contains(sim_.partner_of(by, n).id());
+      for (std::uint32_t n = 0; n < c.nodes; ++n) is_held |= by_processes.contains(processes[n]);
       if (!is_held) return;
     }
   throw violation("the job goes on after step " + std::to_string(point.record.step) +

@@ -49,8 +49,8 @@ class checkers {
     handed_over_ = {run, step, why};
   }
   /// All nodes choose the same point, and the newest that the copies of the living allow.
-  void on_point(const process& by, std::span<const recovery_card> cards,
-                const recovery_point& point);
+  void on_point(const process& by, std::span<const std::uint32_t> processes,
+                std::span<const recovery_card> cards, const recovery_point& point);
 
   /// Node 0 writes the results of all runs.
   void on_outputs(const std::vector<run_record>& runs);

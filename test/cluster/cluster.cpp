@@ -116,12 +116,6 @@ process& simulation::add_process(process::identity who) {
   return *processes_.back();
 }
 
-const process& simulation::partner_of(const process& p, std::uint32_t node) const {
-  for (const auto& other : processes_)
-    if (other->node() == node && other->token() == p.token()) return *other;
-  throw violation(p.name() + " has joined without node " + std::to_string(node));
-}
-
 void simulation::on_joined(const process& p) const {
   RRFP_EXPECT(!replaced_.contains(p.id()), p.name() + " takes the place of its replacement");
 }

@@ -23,7 +23,7 @@ struct outcome {
   bool is_done = false;
   std::uint64_t events = 0;
   std::uint64_t steps = 0;       ///< committed, repeated ones included
-  std::uint64_t recoveries = 0;  ///< agreements on where to go on, the first one included
+  std::uint64_t recoveries = 0;  ///< agreements on where to go on after a loss
   nanoseconds time = 0;
   nanoseconds first_commit = 0;  ///< of a step
   nanoseconds last_commit = 0;
@@ -48,8 +48,6 @@ class simulation {
   /// Of the machine of the node.
   nanoseconds clock_of(std::uint32_t node) const;
   bool is_slow(std::uint32_t node) const { return w.now() < slow_until_[node]; }
-  /// The process of the node that has joined with `p`.
-  const process& partner_of(const process& p, std::uint32_t node) const;
   const process& process_at(std::uint32_t id) const { return *processes_[id]; }
 
  private:

@@ -17,7 +17,7 @@ TEST_CASE("Without faults, a simulated job computes what the reference does") {
     CHECK(o.failure.empty());
     CHECK(o.is_done);
     CHECK(o.steps == c.runs * c.steps);
-    CHECK(o.recoveries <= 1);
+    CHECK(o.recoveries == 0);
   }
 }
 
@@ -45,7 +45,7 @@ TEST_CASE("A thousand clusters with faults end as without faults, or say why not
     recoveries += o.recoveries;
   }
   CHECK(done > seeds * 8 / 10);
-  CHECK(recoveries > seeds);
+  CHECK(recoveries > seeds / 20);
 }
 
 TEST_CASE("What nodes send grows with n log n, also through node 0, and node 0 keeps up") {

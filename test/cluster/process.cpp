@@ -13,7 +13,6 @@ namespace {
 
 constexpr nanoseconds join_timeout = 60 * s;
 constexpr nanoseconds join_pause = 100 * ms;
-constexpr nanoseconds token_limit = 30 * s;
 constexpr nanoseconds finish_limit = 10 * s;
 constexpr nanoseconds outputs_limit = 600 * s;
 constexpr nanoseconds leave_limit = 5 * s;
@@ -23,6 +22,21 @@ constexpr nanoseconds linger_max = 60 * ms;
 constexpr char success_mark = '+';
 
 char mark_of(error_kind kind) { return static_cast<char>('0' + static_cast<int>(kind)); }
+
+/// What a node tells node 0 before a run.
+struct node_card {
+  std::uint32_t process = 0;  ///< for the checkers
+  recovery_card recovery;
+};
+auto fields(auto f, node_card& x) { return f(x.process, x.recovery); }
+
+/// What node 0 answers.
+struct node_start {
+  std::uint64_t token = 0;
+  recovery_point from;
+  std::optional<std::uint64_t> resume;  ///< the step of a checkpoint
+};
+auto fields(auto f, node_start& x) { return f(x.token, x.from, x.resume); }
 
 }  // namespace
 
@@ -271,51 +285,51 @@ void process::agree(const result<std::string>& mine, receiver then) {
 
 void process::on_joined() {
   if (interrupts_ > 0) return end_interrupted();
-  const auto token = std::to_string(random_.next());
-  agree(
-      {std::string{}}, [token](const texts&) { return texts{token}; },
-      [this](const result<std::string>& drawn) {
-        if (!drawn) return end_membership(lose(drawn.message()));
-        token_ = std::stoull(*drawn);
-        sim_.on_joined(*this);
-        if (c().max_restarts > 0) return agree_on_point();
-        go_on({});
-      });
+  agree_on_start(true);
 }
 
-void process::agree_on_point() {
+void process::agree_on_start(bool has_joined) {
   card_.held = copies_.set.held();
   card_.record = copies_.set.record();
   if (lost_at_) card_.held_s = static_cast<double>(local_now() - *lost_at_) / s;
   agree(
-      card_.to_bytes(), [this](const texts& cards) { return choose_points(cards); },
-      [this](const result<std::string>& mine) {
-        if (!mine) return end_membership(lose(mine.message()));
-        auto point = recovery_point::from_bytes(*mine);
-        RRFP_EXPECT(point.ok(), name() + " got a point that does not decode");
-        go_on(*std::move(point));
+      encoded(node_card{id_, card_}), [this](const texts& cards) { return begin_with(cards); },
+      [this, has_joined](const result<std::string>& mine) {
+        if (!mine) return finish_run({end_of(mine.failure().kind), mine.message(), {}});
+        auto start = decoded<node_start>(*mine);
+        RRFP_EXPECT(start, name() + " got a start that does not decode");
+        token_ = start->token;
+        if (has_joined) sim_.on_joined(*this);
+        go_on(std::move(start->from), start->resume);
       });
 }
 
-result<process::texts> process::choose_points(const texts& all) {
+/// On node 0: what each node begins, from the cards of all.
+result<process::texts> process::begin_with(const texts& all) {
   std::vector<recovery_card> cards;
+  std::vector<std::uint32_t> processes;
   for (const auto& bytes : all) {
-    auto card = recovery_card::from_bytes(bytes);
-    RRFP_EXPECT(card.ok(), name() + " got a card that does not decode");
-    cards.push_back(*std::move(card));
+    auto card = decoded<node_card>(bytes);
+    RRFP_EXPECT(card, name() + " got a card that does not decode");
+    processes.push_back(card->process);
+    cards.push_back(std::move(card->recovery));
   }
   const std::vector<std::uint32_t> ranks(c().runs, c().stage_ranks());
   const auto point = choose_recovery_point(cards, ranks);
-  sim_.checks.on_point(*this, cards, point);
-  texts parts;
-  for (const auto& part : parts_of(point, c().nodes, [&](stage_id stage, rank_id rank) {
+  sim_.checks.on_point(*this, processes, cards, point);
+  std::optional<std::uint64_t> resume;
+  if (c().saves && !point.has_copies())
+    if (const auto newest = sim_.disk.find_newest()) resume = newest->step;
+  const auto token = random_.next();
+  texts answers;
+  for (auto& part : parts_of(point, c().nodes, [&](stage_id stage, rank_id rank) {
          std::vector<node_id> nodes;
          for (std::uint32_t d = 0; d < c().replicas; ++d)
            nodes.push_back(c().node_of(replica_id{d}, stage, rank));
          return nodes;
        }))
-    parts.push_back(part.to_bytes());
-  return parts;
+    answers.push_back(encoded(node_start{token, std::move(part), resume}));
+  return answers;
 }
 
 void process::wait_for_outputs() {
@@ -390,7 +404,7 @@ void process::clear_copies() {
   sim_.checks.on_cleared(*this);
 }
 
-void process::go_on(recovery_point from) {
+void process::go_on(recovery_point from, std::optional<std::uint64_t> resume) {
   for (auto n = finished_.size(); n < from.finished.size(); ++n) {
     finished_.push_back(from.finished[n]);
     card_.finish_run(from.finished[n]);
@@ -398,61 +412,39 @@ void process::go_on(recovery_point from) {
   }
   if (!from.has_copies()) clear_copies();
   card_.lost.clear();
-  begin_run(std::move(from));
-}
-
-void process::begin_run(recovery_point from) {
-  if (finished_.size() == c().runs) {
-    if (leads() && !std::exchange(written_, true)) sim_.checks.on_outputs(finished_);
-    return wait_for_outputs();
+  if (finished_.size() == c().runs) return write_outputs();
+  session_setup setup;
+  setup.run = static_cast<std::uint32_t>(finished_.size());
+  setup.token = token_;
+  setup.makes_copies = may_recover() || !from.lost.empty();
+  setup.from = from;
+  setup.first_step = from.has_copies() ? from.record.step : 0;
+  status ready = success();
+  if (resume) ready = this->resume(setup, *resume);
+  if (!from.lost.empty()) {
+    card_.totals = from.totals;
+    card_.totals.repeated_steps += from.steps - std::min(from.steps, setup.first_step);
   }
-  // Of the data.
-  agree({std::string{}}, [this, from = std::move(from)](const result<std::string>& all) {
-    if (!all) return finish_run({end_of(all.failure().kind), all.message(), {}});
-    session_setup setup;
-    setup.run = static_cast<std::uint32_t>(finished_.size());
-    setup.token = token_;
-    setup.makes_copies = may_recover() || !from.lost.empty();
-    setup.from = from;
-    setup.first_step = from.has_copies() ? from.record.step : 0;
-    if (!from.lost.empty()) {
-      card_.totals = from.totals;
-      card_.totals.repeated_steps += from.steps - std::min(from.steps, setup.first_step);
-    }
-    if (!c().saves) return open_session(std::move(setup));
-    agree_on_resume(std::move(setup));
-  });
+  open_session(std::move(setup), ready);
 }
 
-void process::agree_on_resume(session_setup setup) {
-  std::string chosen;
-  if (leads() && !setup.from.has_copies())
-    if (const auto newest = sim_.disk.find_newest()) chosen = std::to_string(newest->step);
-  agree(
-      chosen, [](const texts& all) { return texts{all.front()}; },
-      [this, setup = std::move(setup)](const result<std::string>& step) mutable {
-        if (!step) return finish_run({end_of(step.failure().kind), step.message(), {}});
-        if (step->empty()) return open_session(std::move(setup));
-        resume(std::move(setup), std::stoull(*step));
-      });
+void process::write_outputs() {
+  if (leads() && !std::exchange(written_, true)) sim_.checks.on_outputs(finished_);
+  wait_for_outputs();
 }
 
-void process::resume(session_setup setup, std::uint64_t step) {
+status process::resume(session_setup& setup, std::uint64_t step) {
   const auto found = sim_.disk.find(step);
   // Another node may not see it.
-  agree(found ? result<std::string>{std::string{}}
-              : result<std::string>{error{"the checkpoint is not here"}},
-        [this, setup = std::move(setup), found](const result<std::string>& seen) mutable {
-          if (!seen) return finish_run({end_of(seen.failure().kind), seen.message(), {}});
-          setup.first_step = found->step;
-          setup.resumed = found->states;
-          setup.history = found->history;
-          note("resumes from the checkpoint of step " + std::to_string(found->step));
-          open_session(std::move(setup));
-        });
+  if (!found) return error{"the checkpoint is not here"};
+  setup.first_step = found->step;
+  setup.resumed = found->states;
+  setup.history = found->history;
+  note("resumes from the checkpoint of step " + std::to_string(found->step));
+  return success();
 }
 
-void process::open_session(session_setup setup) {
+void process::open_session(session_setup setup, const status& ready) {
   card_.began_after = setup.from.began_after ? *setup.from.began_after : setup.first_step;
   if (leads() && !setup.from.lost.empty())
     note("goes on after step " + std::to_string(setup.first_step) + " of " +
@@ -468,8 +460,8 @@ void process::open_session(session_setup setup) {
     return introduce(numbers, from);
   };
   const std::string padding(c().address_bytes, ' ');
-  agree(std::to_string(session_->number()) + padding, answer,
-        [this](const result<std::string>& told) {
+  agree(ready ? std::to_string(session_->number()) + padding : result<std::string>{ready.failure()},
+        answer, [this](const result<std::string>& told) {
           if (!told) return close_session({end_of(told.failure().kind), told.message(), {}});
           decoder in{*told};
           std::vector<std::uint32_t> peers;
@@ -569,7 +561,8 @@ void process::finish_run(const run_end& how) {
   finished_.push_back(how.summary);
   card_.finish_run(how.summary);
   clear_copies();
-  begin_run({});
+  if (finished_.size() == c().runs) return write_outputs();
+  agree_on_start(false);
 }
 
 }  // namespace rrfp::cluster

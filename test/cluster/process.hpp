@@ -1,5 +1,5 @@
-/// One process of a node: what join_command.cpp and training.cpp do around a membership and the
-/// sessions. It may be suspended, and it may be gone at any time.
+/// One process of a node: what run_job.cpp does around a membership and the sessions. It may be
+/// suspended, and it may be gone at any time.
 #pragma once
 
 #include <functional>
@@ -65,7 +65,7 @@ class process {
 
   std::uint32_t id() const { return id_; }
   std::uint32_t node() const { return who_.node; }
-  /// Of its membership; equal for all its members.
+  /// Of its run; equal on all nodes.
   std::uint64_t token() const { return token_; }
   /// Which membership it is in, of those that it has begun; nothing if that is not whole.
   std::optional<std::uint64_t> whole_membership() const;
@@ -96,7 +96,7 @@ class process {
   using answering = std::function<result<texts>(const texts& all)>;
   using receiver = std::function<void(result<std::string>)>;
 
-  // One membership: train_as_member().
+  // One membership: take_part().
   void join();
   void try_to_join(nanoseconds limit);
   void end_told();
@@ -110,23 +110,22 @@ class process {
   /// As exchange, and a failure of any node is one of all.
   void agree(const result<std::string>& mine, answering answer, receiver then);
   void agree(const result<std::string>& mine, receiver then);
-  result<texts> choose_points(const texts& cards);
+  void agree_on_start(bool has_joined);
+  result<texts> begin_with(const texts& cards);
   result<texts> introduce(const texts& numbers, const recovery_point& from) const;
-  void agree_on_point();
   void wait_for_outputs();
   void end_membership(int code);
   void end_interrupted();
   void give_up_drain();
 
-  // The runs: training.
+  // The runs.
   bool leads() const { return who_.node == 0; }
   bool may_recover() const { return card_.totals.restarts < c().max_restarts; }
   void clear_copies();
-  void go_on(recovery_point from);
-  void begin_run(recovery_point from);
-  void agree_on_resume(session_setup setup);
-  void resume(session_setup setup, std::uint64_t step);
-  void open_session(session_setup setup);
+  void go_on(recovery_point from, std::optional<std::uint64_t> resume);
+  void write_outputs();
+  status resume(session_setup& setup, std::uint64_t step);
+  void open_session(session_setup setup, const status& ready);
   void meet();
   void on_run_ended();
   void close_session(run_end how);

@@ -66,7 +66,7 @@ scale_result run_at_scale(std::uint32_t nodes) {
   r.ended = run_scenario(c, nullptr, &r.counted);
   r.time = r.ended.time;
   r.recovery = r.ended.went_on - c.faults.front().at;
-  if (r.ended.failure.empty() && whole.failure.empty() && r.ended.recoveries < 2)
+  if (r.ended.failure.empty() && whole.failure.empty() && r.ended.recoveries == 0)
     r.ended.failure = "no node was lost";
   if (r.ended.failure.empty()) r.ended.failure = whole.failure;
   return r;

@@ -119,8 +119,8 @@ int run_many(const options& o) {
   }
   const auto took = elapsed();
   std::cout << runs << " seeds passed, " << done << " of them with a result: " << steps
-            << " steps, " << recoveries << " agreements on where to go on, " << events
-            << " events; " << static_cast<double>(runs) / took << " seeds a second\n";
+            << " steps, " << recoveries << " recoveries, " << events << " events; "
+            << static_cast<double>(runs) / took << " seeds a second\n";
   return 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include <rrfp/base/codec.hpp>
 #include <rrfp/recovery_core/recovery_point.hpp>
 
 namespace rrfp {
@@ -124,7 +125,7 @@ TEST_CASE(
     CHECK(parts[n].record == job_record{4, "record 4", keeps ? "of record 4" : ""});
     CHECK(parts[n].finished == std::vector<run_record>{{"first", keeps ? "of the first" : ""}});
     CHECK(parts[n].lost == point.lost);
-    const auto read = recovery_point::from_bytes(parts[n].to_bytes());
+    const auto read = decoded<recovery_point>(encoded(parts[n]));
     REQUIRE(read);
     CHECK(*read == parts[n]);
   }
@@ -135,14 +136,14 @@ TEST_CASE("bytes that are no point are an error, wherever they are cut or change
   point.finished = {{"first", "of the first"}};
   point.record = {4, "record 4", "of record 4"};
   point.copies[{4, stage_id{1}, rank_id{0}}] = {node_id{1}, 8, 1};
-  const auto bytes = point.to_bytes();
+  const auto bytes = encoded(point);
   for (std::size_t size = 0; size < bytes.size(); ++size)
-    CHECK_FALSE(recovery_point::from_bytes(std::string_view{bytes}.substr(0, size)));
+    CHECK_FALSE(decoded<recovery_point>(std::string_view{bytes}.substr(0, size)));
   std::mt19937_64 random{1};
   for (int i = 0; i < 20000; ++i) {
     auto other = bytes;
     for (int n = 0; n < 3; ++n) other[random() % other.size()] = static_cast<char>(random());
-    (void)recovery_point::from_bytes(other);  // an error or a point, never a crash
+    (void)decoded<recovery_point>(other);  // an error or a point, never a crash
   }
 }
 
@@ -208,8 +209,8 @@ TEST_CASE("a card is the same after it was sent") {
   card.steps = 4;
   card.began_after = 2;
   card.finished = {{"first", "of it"}, {std::string("\0x", 2), ""}};
-  const auto bytes = card.to_bytes();
-  const auto read = recovery_card::from_bytes(bytes);
+  const auto bytes = encoded(card);
+  const auto read = decoded<recovery_card>(bytes);
   REQUIRE(read);
   CHECK(*read == card);
 }
@@ -217,15 +218,15 @@ TEST_CASE("a card is the same after it was sent") {
 TEST_CASE("bytes that are no card are an error, wherever they are cut or changed") {
   auto card = holder({3, 4}, {0, 1}, 3);
   card.finished = {{"first", "of it"}};
-  const auto bytes = card.to_bytes();
+  const auto bytes = encoded(card);
   for (std::size_t size = 0; size < bytes.size(); ++size)
-    CHECK_FALSE(recovery_card::from_bytes(std::string_view{bytes}.substr(0, size)));
-  CHECK_FALSE(recovery_card::from_bytes(bytes + "x"));
+    CHECK_FALSE(decoded<recovery_card>(std::string_view{bytes}.substr(0, size)));
+  CHECK_FALSE(decoded<recovery_card>(bytes + "x"));
   std::mt19937_64 random{1};
   for (int i = 0; i < 20000; ++i) {
     auto other = bytes;
     for (int n = 0; n < 3; ++n) other[random() % other.size()] = static_cast<char>(random());
-    (void)recovery_card::from_bytes(other);  // an error or a card, never a crash
+    (void)decoded<recovery_card>(other);  // an error or a card, never a crash
   }
 }
 

@@ -4,70 +4,12 @@
 #include <iterator>
 #include <utility>
 
-#include <rrfp/base/codec.hpp>
-
 namespace rrfp {
-
-auto fields(auto f, recovery_totals& x) { return f(x.restarts, x.repeated_steps, x.held_s); }
-auto fields(auto f, recovery_card& x) {
-  return f(x.totals, x.lost, x.held_s, x.steps, x.began_after, x.finished, x.held, x.record);
-}
-
-auto fields(auto f, recovery_point::source& x) { return f(x.node, x.bytes, x.xxh64); }
-auto fields(auto f, recovery_point& x) {
-  return f(x.totals, x.lost, x.held_s, x.steps, x.began_after, x.finished, x.record);
-}
-
-namespace {
-
-/// An entry of recovery_point::copies.
-struct placed_copy {
-  copy_key what;
-  recovery_point::source at;
-};
-auto fields(auto f, placed_copy& x) { return f(x.what, x.at); }
-
-}  // namespace
 
 void recovery_card::finish_run(run_record summary) {
   finished.push_back(std::move(summary));
   steps = 0;
   began_after.reset();
-}
-
-std::string recovery_card::to_bytes() const {
-  encoder out;
-  auto card = *this;
-  out(card);
-  return out.take();
-}
-
-result<recovery_card> recovery_card::from_bytes(std::string_view bytes) {
-  decoder in{bytes};
-  recovery_card card;
-  in(card);
-  if (!in.complete()) return error{"a node's card of recovery is invalid", error_kind::failed};
-  return card;
-}
-
-std::string recovery_point::to_bytes() const {
-  encoder out;
-  auto point = *this;
-  std::vector<placed_copy> placed;
-  for (const auto& [what, at] : copies) placed.push_back({what, at});
-  out(point, placed);
-  return out.take();
-}
-
-result<recovery_point> recovery_point::from_bytes(std::string_view bytes) {
-  decoder in{bytes};
-  recovery_point point;
-  std::vector<placed_copy> placed;
-  in(point, placed);
-  if (!in.complete())
-    return error{"the point where the job goes on is invalid", error_kind::failed};
-  for (const auto& [what, at] : placed) point.copies[what] = at;
-  return point;
 }
 
 namespace {

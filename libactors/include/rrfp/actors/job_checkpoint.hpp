@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <rrfp/actors/checkpointing.hpp>
-#include <rrfp/actors/membership.hpp>
 #include <rrfp/actors/session.hpp>
 #include <rrfp/checkpoint/ring.hpp>
 #include <rrfp/job/job.hpp>
@@ -49,12 +48,11 @@ struct resume_choice {
 result<resume_choice> choose_resume(const job::job& j, const checkpoint_setup& setup,
                                     checkpoint::verification how);
 
-/// Sets `setup.resume`; to be called before a run on all its nodes. Node 0 opens the folder as the
-/// ring of `setup.checkpoint`, verifies all checksums and chooses; the other nodes use its choice,
-/// because nodes may see a shared folder differently. `members` is null if there is one node.
-/// Returns notes for the user. The error is the same on all nodes: the errors of choose_resume(), a
-/// node that does not see the chosen checkpoint, or a lost node.
-result<std::vector<std::string>> agree_on_resume(const job::job& j, session_setup& setup,
-                                                 membership* members);
+/// Opens the folder as the ring of `setup`, which moves earlier checkpoints away if
+/// checkpoint.resume says so, verifies all checksums, and chooses as choose_resume(). To be called
+/// on node 0 alone, before each run. `from`: where the job goes on after a loss; from copies it
+/// resumes from no checkpoint. The errors are those of choose_resume(), or of the folder.
+result<resume_choice> hold_checkpoints(job::job j, checkpoint_setup& setup,
+                                       const recovery_point& from);
 
 }  // namespace rrfp::actors

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include <rrfp/actors/framework.hpp>
-#include <rrfp/actors/job_start.hpp>
 #include <rrfp/actors/launch_environment.hpp>
 #include <rrfp/actors/membership.hpp>
+#include <rrfp/base/codec.hpp>
 #include <rrfp/job/job.hpp>
 
 namespace rrfp::actors {
@@ -40,17 +40,11 @@ struct join_hooks {
   std::function<void(std::string)> on_waiting;
 };
 
-struct joined_job {
-  std::unique_ptr<membership> members;
-  /// Error: a node was lost before all had it.
-  result<job_start> start;
-};
-
 /// Blocks until all nodes have joined with the same job; [transport] may differ. An error is
 /// node_lost if other nodes did not join in time, interrupted, or bad_input: a wrong place, key or
 /// job, other vector instructions than node 0's, or check_descriptors().
-result<joined_job> join_job(const job::job& j, const launch_place& place,
-                            const framework& framework, join_hooks hooks);
+result<std::unique_ptr<membership>> join_job(const job::job& j, const launch_place& place,
+                                             const framework& framework, join_hooks hooks);
 
 /// How long a node may wait for others that read many gigabytes of weights or a checkpoint.
 inline constexpr std::chrono::minutes reading_time_max{30};
@@ -66,6 +60,33 @@ using answering =
 result<std::string> agree(membership& members, const result<std::string>& mine,
                           const answering& answer,
                           std::chrono::milliseconds limit = reading_time_max);
+
+/// agree() with cards and answers of types that have fields() (base/codec.hpp). `answer` gets the
+/// cards of all nodes, a std::vector<Card>, and returns a result<std::vector<Answer>>.
+template <class Card, class Answer>
+result<Answer> agree(membership& members, const result<Card>& mine, auto answer,
+                     std::chrono::milliseconds limit = reading_time_max) {
+  const auto told = agree(
+      members, mine ? result<std::string>{encoded(*mine)} : mine.failure(),
+      [&](const std::vector<std::string>& all) -> result<std::vector<std::string>> {
+        std::vector<Card> cards;
+        for (const auto& bytes : all) {
+          auto card = decoded<Card>(bytes);
+          if (!card) return error{"protocol error: a node's card is invalid", error_kind::failed};
+          cards.push_back(*std::move(card));
+        }
+        auto made = answer(std::move(cards));
+        if (!made) return made.failure();
+        std::vector<std::string> answers;
+        for (auto& one : *made) answers.push_back(encoded(std::move(one)));
+        return answers;
+      },
+      limit);
+  if (!told) return told.failure();
+  auto read = decoded<Answer>(*told);
+  if (!read) return error{"protocol error: the answer of node 0 is invalid", error_kind::failed};
+  return *std::move(read);
+}
 
 /// agree() without contributions and answers.
 status agree_on(membership& members, const status& mine,

@@ -35,14 +35,13 @@ status check_same_data(std::span<const std::string> fingerprints);
 /// This process as a node of a job.
 struct job_node {
   membership* members = nullptr;  ///< null: the only node
-  job_start start{};              ///< see joined_job
+  job_start start{};              ///< see run_start
 
   bool leads() const { return members == nullptr || members->node() == node_id{0}; }
 };
 
-/// Places the ranks on the nodes and opens the session of run `number` of the job, with the resume
-/// of `setup` checked. All nodes succeed or get the same error. What user functions throw is an
-/// error, too.
+/// Places the ranks on the nodes and opens the session of run `number` of the job, as
+/// session::open().
 result<std::unique_ptr<session>> open_session(const job::job& j, session_setup setup,
                                               const job_node& node, std::uint32_t number = 0);
 

@@ -1,4 +1,4 @@
-/// What all nodes of a job know once they have joined.
+/// What all nodes of a job know before a run.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,13 @@ struct job_machines {
   std::uint32_t neighbours = 1;  ///< nodes of the job on this machine, this one included
   std::uint32_t place = 0;       ///< of this node among them, in the order of the numbers
 };
+auto fields(auto f, job_machines& x) { return f(x.is_one, x.neighbours, x.place); }
 
-/// What node 0 draws and finds out when all nodes have joined.
+/// What node 0 draws and finds out before each run.
 struct job_start {
-  std::uint64_t token = 0;  ///< a random number, the same on all nodes
+  std::uint64_t token = 0;  ///< a random number of the run, the same on all nodes
   job_machines machines;
 };
+auto fields(auto f, job_start& x) { return f(x.token, x.machines); }
 
 }  // namespace rrfp::actors

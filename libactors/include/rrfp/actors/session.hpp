@@ -179,6 +179,9 @@ struct rank_place {
 };
 
 struct session_setup {
+  /// What this node lacks for the run: open() fails with it, on all nodes.
+  status ready = success();
+
   pipeline_shape shape;
   std::uint32_t ranks = 1;     ///< tensor-parallel, of each stage
   std::uint32_t replicas = 1;  ///< data-parallel copies, each with the microbatches of `shape`
@@ -291,19 +294,15 @@ using rank_work = std::function<void(const rank_address&, compute::rank_compute&
 
 class session {
  public:
-  /// Builds the part of the model hosted here and checks that the parts fit. Errors are errors of
-  /// the user's input.
+  /// Builds the part of the model hosted here, checks that the parts fit and that the model has
+  /// each parameter of the checkpoint (the next one would lose a parameter that it lacks), and
+  /// connects the nodes. All nodes of a cluster call this: they all succeed or get the same error,
+  /// which names the node. What user functions throw is an error, too.
   static result<std::unique_ptr<session>> open(session_setup setup,
                                                std::optional<cluster> in_cluster = std::nullopt);
   session(const session&) = delete;
   session& operator=(const session&) = delete;
   ~session();
-
-  /// To be called on every node of a resumed run after all have opened it: checks that the model
-  /// has each parameter of the checkpoint, because the next checkpoint would lose a parameter that
-  /// it lacks. Error: names the tensor, the same on all nodes. Without a cluster, open() checks
-  /// this.
-  status check_restored() const;
 
   /// Trains until train.steps steps are complete, or, with on_request, until finish(). Can be
   /// called once. Returns when no task runs any more.

@@ -5,8 +5,10 @@
 #include <rrfp/base/bytes.hpp>
 #include <rrfp/base/ids.hpp>
 
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace rrfp {
@@ -45,6 +47,18 @@ class encoder {
   void put(std::optional<T>& x) {
     bytes_.put(x.has_value());
     if (x) put(*x);
+  }
+  template <class K, class V>
+  void put(std::map<K, V>& all) {
+    bytes_.put(static_cast<std::uint32_t>(all.size()));
+    for (auto& [key, value] : all) {
+      auto k = key;
+      (*this)(k, value);
+    }
+  }
+  template <class A, class B>
+  void put(std::pair<A, B>& x) {
+    (*this)(x.first, x.second);
   }
 
   byte_writer bytes_;
@@ -89,8 +103,37 @@ class decoder {
     x.reset();
     if (has_value) get(x.emplace());
   }
+  template <class K, class V>
+  void get(std::map<K, V>& all) {
+    all.clear();
+    for (auto left = bytes_.get_count(); left > 0 && !bytes_.failed(); --left) {
+      K key{};
+      get(key);
+      get(all[key]);
+    }
+  }
+  template <class A, class B>
+  void get(std::pair<A, B>& x) {
+    (*this)(x.first, x.second);
+  }
 
   byte_reader bytes_;
 };
+
+template <class T>
+std::string encoded(T x) {
+  encoder out;
+  out(x);
+  return out.take();
+}
+
+/// Nothing if the bytes are not exactly a T.
+template <class T>
+std::optional<T> decoded(std::string_view bytes) {
+  decoder in{bytes};
+  T x{};
+  in(x);
+  return in.complete() ? std::optional<T>{std::move(x)} : std::nullopt;
+}
 
 }  // namespace rrfp

@@ -11,11 +11,9 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <rrfp/base/ids.hpp>
-#include <rrfp/base/result.hpp>
 #include <rrfp/recovery_core/copy_set.hpp>
 
 namespace rrfp {
@@ -28,6 +26,7 @@ struct recovery_totals {
 
   bool operator==(const recovery_totals&) const = default;
 };
+auto fields(auto f, recovery_totals& x) { return f(x.restarts, x.repeated_steps, x.held_s); }
 
 /// A run of the job that is over, as bytes that only the job reads.
 struct run_record {
@@ -38,40 +37,41 @@ struct run_record {
 };
 auto fields(auto f, run_record& x) { return f(x.summary, x.details); }
 
-/// What a node tells node 0 when all have joined.
-struct recovery_card {
+/// What a node knows of the job, or all nodes together.
+struct job_progress {
   recovery_totals totals;  ///< what this loss has cost is not yet known
-  /// The loss as this node saw it; empty: it has just started.
+  /// The loss as the first node that noticed it saw it; empty: the node has just started, and if
+  /// all have, the job begins.
   std::string lost;
   double held_s = 0;        ///< since then
   std::uint64_t steps = 0;  ///< complete, of the current run
-  /// Steps that were complete when the job began the current run. Nothing: this node has just
-  /// started, or has finished the run.
+  /// Steps that were complete when the job began the current run. Nothing: no node knows it,
+  /// because it has just started, or has finished the run.
   std::optional<std::uint64_t> began_after{};
   /// The runs of the job that are over; the next one is the current run.
   std::vector<run_record> finished;
-  std::vector<held_copy> held;
   job_record record;
+
+  bool operator==(const job_progress&) const = default;
+};
+auto fields(auto f, job_progress& x) {
+  return f(x.totals, x.lost, x.held_s, x.steps, x.began_after, x.finished, x.record);
+}
+
+/// What a node tells node 0 when all have joined.
+struct recovery_card : job_progress {
+  std::vector<held_copy> held;
 
   /// The current run is over, on this node or, while this one was lost, on others. The caller drops
   /// its copies.
   void finish_run(run_record summary);
 
-  std::string to_bytes() const;
-  static result<recovery_card> from_bytes(std::string_view bytes);
-
   bool operator==(const recovery_card&) const = default;
 };
+auto fields(auto f, recovery_card& x) { return f(static_cast<job_progress&>(x), x.held); }
 
-struct recovery_point {
-  recovery_totals totals;
-  /// Empty: no node has seen a loss, the job begins.
-  std::string lost;
-  double held_s = 0;
-  std::uint64_t steps = 0;  ///< of the current run that were complete before the loss
-  std::optional<std::uint64_t> began_after{};  ///< as in the cards; nothing: no node knows it
-  std::vector<run_record> finished;
-
+/// Where the job goes on.
+struct recovery_point : job_progress {
   struct source {
     node_id node;
     std::uint64_t bytes = 0;
@@ -82,15 +82,13 @@ struct recovery_point {
   /// The copies that the run goes on from, with the first node that holds them; empty: there are
   /// none, so it begins from a checkpoint or the first step.
   std::map<copy_key, source> copies;
-  job_record record;
 
   bool has_copies() const { return !copies.empty(); }
 
-  std::string to_bytes() const;
-  static result<recovery_point> from_bytes(std::string_view bytes);
-
   bool operator==(const recovery_point&) const = default;
 };
+auto fields(auto f, recovery_point::source& x) { return f(x.node, x.bytes, x.xxh64); }
+auto fields(auto f, recovery_point& x) { return f(static_cast<job_progress&>(x), x.copies); }
 
 /// `cards`: of all nodes, by number. `ranks`: of each run of the job, of one replica.
 recovery_point choose_recovery_point(std::span<const recovery_card> cards,

@@ -1,0 +1,195 @@
+/// run_job() as a program of its own uses it. Each node is a process that the test forks, so that
+/// it can be killed.
+#include <catch2/catch.hpp>
+
+#include <csignal>
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include <rrfp/actors/run_job.hpp>
+#include <rrfp/policies/registry.hpp>
+
+#include "program.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace {
+
+using namespace rrfp;
+using namespace rrfp::actors;
+using Catch::Matchers::Contains;
+
+constexpr std::uint32_t nodes = 3;
+
+job::job small_job(std::uint32_t restarts) {
+  const test::scratch_folder folder;
+  const auto file = folder / "small.toml";
+  std::ofstream{file} << R"([pipeline]
+stages = 3
+microbatches = 3
+[train]
+steps = 24
+[device]
+kind = "emulated"
+[cost]
+forward_ms = 3
+backward_ms = 3
+weight_ms = 3
+[transport]
+heartbeat_ms = 100
+[recovery]
+)"
+                      << "max_restarts = " << restarts << "\n";
+  return job::load_job(file, policies::registry(), {}).value();
+}
+
+/// Writes a byte for each step, and what it knows of the end.
+class telling_program : public job_program {
+ public:
+  telling_program(int listen_fd, int steps_fd) : listen_fd_(listen_fd), steps_fd_(steps_fd) {}
+
+  join_hooks hooks_of_join() override {
+    join_hooks hooks;
+    hooks.listen_fd = listen_fd_ < 0 ? -1 : ::dup(listen_fd_);
+    hooks.version = "1";
+    return hooks;
+  }
+  status prepare(const begun_run&, session_setup& setup) override {
+    if (listen_fd_ >= 0)
+      setup.on_step = [fd = steps_fd_](const step_summary&) { (void)!::write(fd, ".", 1); };
+    return success();
+  }
+  void on_run_end(const run_end& e) override {
+    if (e.next == aftermath::joins_again) ++losses_;
+    if (e.result.how == ending::done)
+      text_ = std::to_string(e.result.summary.weights_xxh64) + " " +
+              std::to_string(e.result.summary.losses_xxh64);
+  }
+  ending write_outputs(ending how) override {
+    is_written_ = true;
+    return how;
+  }
+
+  std::string text(const job_outcome& o) const {
+    return text_ + "; written " + std::to_string(is_written_) + "; losses " +
+           std::to_string(losses_) + "; " + o.message;
+  }
+
+ private:
+  const int listen_fd_;
+  const int steps_fd_;
+  std::string text_;
+  int losses_ = 0;
+  bool is_written_ = false;
+};
+
+class small_cluster {
+ public:
+  explicit small_cluster(std::uint32_t restarts) : job_(small_job(restarts)) {
+    REQUIRE(::pipe(steps_) == 0);
+    for (std::uint32_t n = 0; n < nodes; ++n) start(n);
+  }
+  ~small_cluster() {
+    for (const auto& [_, pid] : pids_) ::kill(pid, SIGKILL);
+    ::close(steps_[0]);
+    ::close(steps_[1]);
+    ::close(rendezvous_.fd);
+  }
+
+  void start(std::uint32_t n) {
+    pids_[n] = ::fork();
+    if (pids_[n] == 0) ::_exit(be_node(n));
+  }
+  void wait_for_steps(int count) const {
+    char one = 0;
+    while (count-- > 0) REQUIRE(::read(steps_[0], &one, 1) == 1);
+  }
+  void kill(std::uint32_t n) {
+    ::kill(pids_[n], SIGKILL);
+    ::waitpid(pids_[n], nullptr, 0);
+    pids_.erase(n);
+  }
+  /// Returns the exit code.
+  int end(std::uint32_t n) {
+    int state = 0;
+    ::waitpid(pids_[n], &state, 0);
+    pids_.erase(n);
+    return WIFEXITED(state) ? WEXITSTATUS(state) : -1;
+  }
+  std::string said(std::uint32_t n) const { return test::text_of(folder_ / std::to_string(n)); }
+
+ private:
+  int be_node(std::uint32_t n) const {
+    const auto framework = make_no_framework();
+    telling_program program{n == 0 ? rendezvous_.fd : -1, steps_[1]};
+    launch_place place;
+    place.nodes = nodes;
+    place.node = node_id{n};
+    place.port = rendezvous_.port;
+    auto setup = make_session_setup(job_, policies::registry(), nullptr);
+    const auto o = run_job(
+        {job_, {{job_, nullptr, *std::move(setup)}}, place, framework.get(), false}, program);
+    std::ofstream{folder_ / std::to_string(n)} << program.text(o);
+    return o.how == ending::done ? 0 : 3;
+  }
+
+  const test::scratch_folder folder_;
+  const job::job job_;
+  const listening_socket rendezvous_ = listen_on_loopback().value();
+  int steps_[2] = {-1, -1};
+  std::map<std::uint32_t, pid_t> pids_;
+};
+
+/// What is the same with and without losses.
+std::string bits_of(const std::string& said) { return said.substr(0, said.find(';')); }
+
+TEST_CASE("a job goes on after the loss of any node, to the same bits, and ends on all nodes") {
+  std::string undisturbed;
+  {
+    small_cluster c{0};
+    for (std::uint32_t n = 0; n < nodes; ++n) CHECK(c.end(n) == 0);
+    undisturbed = bits_of(c.said(0));
+    CHECK(c.said(0) == undisturbed + "; written 1; losses 0; ");
+  }
+  small_cluster c{5};
+  for (const std::uint32_t lost : {2, 0}) {
+    c.wait_for_steps(5);
+    c.kill(lost);
+    c.start(lost);
+  }
+  for (std::uint32_t n = 0; n < nodes; ++n) CHECK(c.end(n) == 0);
+  CHECK(bits_of(c.said(0)) == undisturbed);
+  CHECK_THAT(c.said(0), Contains("written 1; losses 0"));
+  CHECK_THAT(c.said(1), Contains("written 0; losses 2"));
+}
+
+TEST_CASE("a job that may not lose a node ends on all nodes with the loss") {
+  small_cluster c{0};
+  c.wait_for_steps(3);
+  c.kill(1);
+  for (const std::uint32_t n : {0, 2}) {
+    CHECK(c.end(n) == 3);
+    CHECK_THAT(c.said(n), Contains("losses 0; node 1 (") && Contains("was lost"));
+  }
+}
+
+/// Fails to open its files on one node.
+class failing_program : public job_program {
+ public:
+  status prepare(const begun_run&, session_setup&) override { return error{"no file"}; }
+};
+
+TEST_CASE("what a program cannot open ends the job") {
+  const auto j = small_job(0);
+  failing_program program;
+  const auto o = run_job(
+      {j, {{j, nullptr, *make_session_setup(j, policies::registry(), nullptr)}}, {}, nullptr},
+      program);
+  CHECK(o.how == ending::bad_input);
+  CHECK(o.message == "no file");
+}
+
+}  // namespace
