@@ -1,9 +1,12 @@
-"""A program of torchrun: trains a model through ReadySchedule and through a plain loop, and compares all bits.
+"""A program of torchrun: trains models through ReadySchedule and through a plain loop, and compares all bits.
 
-usage: ready_program.py CASE [OPTIONS]   OPTIONS: a Python dict, the options of ReadySchedule
+usage: ready_program.py OPTIONS CASE...   OPTIONS: a Python dict, the options of ReadySchedule
 """
 
+import ast
 import copy
+import os
+import signal
 import sys
 
 import torch
@@ -11,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage
 
-from rrfp.torch import ReadySchedule
+from rrfp.torch import ReadySchedule, pipelining_fn
 
 cpu = torch.device("cpu")
 steps, width = 4, 32
@@ -107,7 +110,7 @@ def train(chunks, style, options, count=6, dtype=torch.float32, rows=None, make_
         before = before(schedule)
     expected, parts = plain_loop(whole, batches, make_optimizer, before or (lambda *at: None))
     for i, part in own.items():
-        for (name, a), b in zip(part.named_parameters(), parts[i].parameters()):
+        for (name, a), b in zip(part.state_dict().items(), parts[i].state_dict().values()):
             assert torch.equal(a, b), f"{name} of stage {i} differs by {(a - b).abs().max()}"
     if chunks * ranks - 1 in own:
         assert len(losses) == len(expected)
@@ -172,6 +175,16 @@ def checkpointed(options):
     def make(count):
         torch.manual_seed(0)
         return [Checkpointed() for _ in range(count)]
+
+    train(1, "loop", options, make_blocks=make)
+
+
+def batch_norm(options):
+    """Statistics are those of the microbatches in order."""
+
+    def make(count):
+        torch.manual_seed(0)
+        return [torch.nn.Sequential(Block(), torch.nn.BatchNorm1d(width)) for _ in range(count)]
 
     train(1, "loop", options, make_blocks=make)
 
@@ -291,6 +304,117 @@ def tensor_parallel(options):
     schedule.close()
 
 
+def reported(options):
+    """The picture of a step, the metrics, and a trace for Perfetto."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    schedule = ReadySchedule(PipelineStage(Block(), rank, ranks, cpu), 4, loss_fn=loss_fn, trace=True, **options)
+    x = torch.zeros(8, width)
+    schedule.step(*((x,) if rank == 0 else ()), target=x if rank == ranks - 1 else None)
+    assert schedule.report().svg.startswith("<svg")
+    assert "rrfp_stage_steps_total" in schedule.metrics()
+    assert schedule.last["step"] == 1 and 0 <= schedule.last["bubble"] < 1
+    schedule.close()
+    try:
+        schedule.step()
+    except RuntimeError as e:
+        assert "closed" in str(e)
+    else:
+        raise AssertionError("expected an error")
+
+
+def refused(options):
+    """What a schedule cannot do is refused, on all ranks alike."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    stage = PipelineStage(Block(), rank, ranks, cpu)
+    for wrong, word in [
+        ({"policy": "bwf"}, "bfw_plus"),
+        ({"gradient_order": "some"}, "exact"),
+        ({"split_backward": "no"}, "split_backward"),
+        ({"settings": {"dispatch.weight_pieces": 2}}, "weight_pieces"),
+    ]:
+        try:
+            ReadySchedule(stage, 4, **wrong)
+        except ValueError as e:
+            assert word in str(e), e
+        else:
+            raise AssertionError(f"expected {wrong} to be refused")
+    schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, **options)
+    x = torch.zeros(8, width)
+    for wrong in [{"arg_mbs": [(x,)]}, {"arg_mbs": [(x,)] * 4, "target": x}]:
+        try:
+            schedule.step(**wrong)
+        except ValueError as e:
+            assert "got" in str(e), e
+        else:
+            raise AssertionError(f"expected {list(wrong)} to be refused")
+
+
+def in_a_trainer(options):
+    """As torchtitan calls the pipelining_fn of a model."""
+    from types import SimpleNamespace
+
+    from torch.distributed.pipelining import Schedule1F1B
+
+    def base(model, *, parallel_dims, loss_fn, n):
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        stage = PipelineStage(model[rank], rank, ranks, cpu)
+        schedule = Schedule1F1B(stage, n, loss_fn=loss_fn, scale_grads=False)
+        return schedule, [model[rank]], rank == 0, rank + 1 == ranks
+
+    class ChunkedLossWrapper:
+        def __call__(self, *pair, weight):
+            return weight * loss_fn(*pair)
+
+    dims = SimpleNamespace(pp=dist.get_world_size(), cp=1, tp=1, ep=1, world_size=dist.get_world_size())
+    model = blocks(dims.pp)
+    schedule, parts, has_first, has_last = pipelining_fn(base, **options)(
+        model, parallel_dims=dims, loss_fn=ChunkedLossWrapper(), n=4
+    )
+    assert isinstance(schedule, ReadySchedule) and parts == [model[dist.get_rank()]]
+    inputs, targets = microbatches(0, 4)
+    losses = [] if has_last else None
+    schedule.step(
+        arg_mbs=[(x,) for x in inputs] if has_first else None,
+        kwarg_mbs=[{}] * 4,
+        target_mbs=targets if has_last else None,
+        losses=losses,
+        loss_kwargs={"weight": 2.0},
+        return_outputs=False,
+    )
+    assert schedule._tasks.forwards_in_order == has_last
+    grads = [p.grad.clone() for p in parts[0].parameters()]
+    for block in model:
+        block.zero_grad()
+    for x, y in zip(inputs, targets):
+        for block in model:
+            x = block(x)
+        (2.0 * loss_fn(x, y)).backward()
+    assert all(torch.equal(a, b.grad) for a, b in zip(grads, parts[0].parameters()))
+    schedule.close()
+
+
+def interrupted(options):
+    """Ctrl-C on one rank ends the step of all."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+
+    class Slow(Block):
+        def forward(self, x):
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().forward(x)
+
+    schedule = ReadySchedule(PipelineStage(Slow(), rank, ranks, cpu), 4, loss_fn=loss_fn, **options)
+    x = torch.zeros(8, width)
+    try:
+        schedule.step(*((x,) if rank == 0 else ()), target=x if rank == ranks - 1 else None)
+    except KeyboardInterrupt:
+        assert rank == 1
+    except RuntimeError as e:
+        assert rank != 1 and "KeyboardInterrupt" in str(e), e
+    else:
+        raise AssertionError("expected an end")
+
+
 def raised(options):
     """An exception of one rank reaches all."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -317,7 +441,11 @@ def raised(options):
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    globals()[sys.argv[1]](eval(sys.argv[2]) if len(sys.argv) > 2 else {})
-    dist.barrier()
+    for case in sys.argv[2:]:
+        globals()[case](ast.literal_eval(sys.argv[1]))
+        dist.barrier()
+        if dist.get_rank() == 0:
+            print("passed", case, flush=True)
     dist.destroy_process_group()

@@ -60,6 +60,18 @@ def test_the_server_of_the_page_on_monitoring_gives_the_metrics_of_a_pipeline():
         pipe.metrics()
 
 
+def test_the_program_of_the_page_on_pytorch_runs(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(blocks("docs/pytorch.md", "py")[0])
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_programs_before_and_after_moving_give_the_same_bits(tmp_path):
     programs = blocks("docs/from-torch-pipelining.md", "py")
     assert len(programs) == 2

@@ -92,6 +92,9 @@ class ReadySchedule(PipelineScheduleMulti):
             raise ValueError(f"gradient_order: expected 'exact' or 'any', got {gradient_order!r}")
         if split_backward not in (True, False, "auto"):
             raise ValueError(f"split_backward: expected True, False or 'auto', got {split_backward!r}")
+        for stage in stages:
+            if torch.device(stage.device).type != "cpu":
+                raise ValueError(f"stages: expected them on the CPU, got {stage.device}: messages are in host memory")
         if policy not in _runtime.policies():
             raise ValueError(f"policy: expected one of {', '.join(_runtime.policies())}, got {policy!r}")
         known = inspect.signature(PipelineScheduleMulti.__init__).parameters
@@ -152,6 +155,7 @@ class ReadySchedule(PipelineScheduleMulti):
         """
         if self._has_backward and self._backward_requires_autograd and not torch.is_grad_enabled():
             raise RuntimeError("step() needs gradients, got torch.no_grad(): call eval() for forwards alone")
+        self._check_not_closed()
         batch = self._batch(args, kwargs, target, arg_mbs, kwarg_mbs, target_mbs, loss_kwargs)
         batch.keeps_outputs = return_outputs
         self._open()
@@ -239,11 +243,14 @@ class ReadySchedule(PipelineScheduleMulti):
 
     # ---- opening
 
+    def _check_not_closed(self):
+        if self._runtime is None and self._tasks is not None:
+            raise Error("the pipeline is closed")
+
     def _open(self):
         if self._runtime is not None:
             return self._runtime
-        if self._tasks is not None:
-            raise Error("the pipeline is closed")
+        self._check_not_closed()
         if self._seed is None:
             self._seed = torch.initial_seed()
         ranks = ranks_of(self._domain, [stage.submod for stage in self._stages])

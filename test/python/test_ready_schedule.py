@@ -1,0 +1,45 @@
+"""Schedules of torch.distributed.pipelining that run by readiness, in several processes."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+FOLDER = pathlib.Path(__file__).parent
+JITTER = {"jitter.compute": "lognormal", "jitter.compute_sigma": 0.8}
+# Of processes, options and cases of ready_program.py.
+RUNS = [
+    (2, {}, ["one_microbatch", "bfloat16", "other_rows", "dropout", "checkpointed", "evaluation", "batch_norm"]),
+    (3, {"settings": JITTER}, ["one_chunk", "interleaved", "v_shape", "many_outputs"]),
+    (2, {"split_backward": False, "settings": JITTER}, ["one_chunk", "interleaved"]),
+    (2, {"policy": "bf", "slots": 2}, ["one_chunk", "v_shape"]),
+    (4, {}, ["fully_sharded", "replicated", "tensor_parallel"]),
+    (2, {}, ["in_a_trainer", "reported", "refused", "raised"]),
+    (2, {}, ["interrupted"]),
+]
+
+
+@pytest.mark.parametrize("processes, options, cases", RUNS, ids=lambda value: value[0] if isinstance(value, list) else "")
+def test_a_ready_schedule_gives_the_bits_of_a_plain_loop(processes, options, cases):
+    done = subprocess.run(
+        [
+            *[sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"],
+            *[str(FOLDER / "ready_program.py"), repr(options), *cases],
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=FOLDER,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("passed")] == [f"passed {c}" for c in cases]
+
+
+def test_the_package_imports_without_torch():
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import rrfp; assert 'bfw_plus' in rrfp.policies(); assert rrfp.__version__\n"
+        "try: rrfp.Pipeline\nexcept ImportError: pass\nelse: raise AssertionError"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
