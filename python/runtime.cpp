@@ -172,15 +172,10 @@ class runtime {
     return d;
   }
 
-  bool leads() { return open().leads(); }
   std::string metrics() { return open().metrics_text(); }
   void report(const std::string& why) {
     auto& loop = open();
     without_gil([&] { loop.report(why); });
-  }
-  void interrupt() {
-    auto& loop = open();
-    without_gil([&] { loop.interrupt(); });
   }
   std::string timeline(std::optional<std::uint64_t> step) {
     if (trace_ == nullptr) raise(error{"report(): expected a schedule with trace=True"});
@@ -257,10 +252,8 @@ PYBIND11_MODULE(_runtime, m) {
            py::arg("settings"), py::arg("make_tasks"), py::arg("place"), py::arg("instructions"),
            py::arg("on_note"), py::arg("on_report"), py::arg("trace"))
       .def("step", &runtime::pass, py::arg("trains"))
-      .def_property_readonly("leads", &runtime::leads)
       .def("metrics", &runtime::metrics)
       .def("report", &runtime::report, py::arg("why"))
-      .def("interrupt", &runtime::interrupt)
       .def("timeline", &runtime::timeline, py::arg("step"))
       .def("write_trace", &runtime::write_trace, py::arg("path"))
       .def("finish", &runtime::finish)

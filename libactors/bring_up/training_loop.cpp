@@ -82,12 +82,12 @@ status training_loop::open(session_setup setup, const std::function<status(membe
 }
 
 status training_loop::exchange_lines() {
-  const auto& [tell, hear] = std::tie(options_.hooks.tell, options_.hooks.hear);
-  if (!tell) return success();
-  const auto mine = caught([&] { return result<std::string>{tell()}; });
+  const auto& hooks = options_.hooks;
+  if (!hooks.tell) return success();
+  const auto mine = caught([&] { return result<std::string>{hooks.tell()}; });
   if (members_ == nullptr) {
     if (!mine) return mine.failure();
-    hear(*mine);
+    hooks.hear(*mine);
     return success();
   }
   constexpr std::chrono::seconds limit{30};
@@ -98,7 +98,7 @@ status training_loop::exchange_lines() {
       },
       limit);
   if (!all) return all.failure();
-  hear(*all);
+  hooks.hear(*all);
   return success();
 }
 

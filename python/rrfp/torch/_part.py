@@ -97,6 +97,13 @@ class Part:
             for p in module.parameters():
                 if p.grad is not None:
                     p.grad.div_(scale)
+        self.release()
+
+    def release(self):
+        """Gives back what FSDP gathered for the tasks of a step."""
+        if isinstance(self.stage.submod, FSDPModule):
+            for module in _fsdp_modules(self.stage.submod):
+                module.reshard()
 
     # ---- calls
 
@@ -294,12 +301,6 @@ def _reduce_fsdp(module):
         for group in fsdp_groups(module):
             group.post_backward()
         module._get_fsdp_state()._root_post_backward_final_callback()
-    reshard(module)
-
-
-def reshard(module):
-    for m in _fsdp_modules(module):
-        m.reshard()
 
 
 # ---- DistributedDataParallel: without its reducer, which expects one backward a step

@@ -95,6 +95,8 @@ class ReadySchedule(PipelineScheduleMulti):
         for stage in stages:
             if torch.device(stage.device).type != "cpu":
                 raise ValueError(f"stages: expected them on the CPU, got {stage.device}: messages are in host memory")
+            if stage.dw_builder is not None:
+                raise ValueError("stages: expected no dw_builder: W is found in the graph of the forward")
         if policy not in _runtime.policies():
             raise ValueError(f"policy: expected one of {', '.join(_runtime.policies())}, got {policy!r}")
         known = inspect.signature(PipelineScheduleMulti.__init__).parameters
@@ -160,8 +162,10 @@ class ReadySchedule(PipelineScheduleMulti):
         batch.keeps_outputs = return_outputs
         self._open()
         self._run(batch)
-        if self._has_backward and finalize_gradients:
-            for part in reversed(self._parts):
+        for part in reversed(self._parts):
+            if not self._has_backward:
+                part.release()
+            elif finalize_gradients:
                 part.end(self._n_microbatches if self.scale_grads else 1)
         if not any(stage.is_last for stage in self._stages):
             return None
@@ -189,6 +193,10 @@ class ReadySchedule(PipelineScheduleMulti):
     def write_trace(self, path):
         """Writes all recorded tasks to a file for Perfetto and rrfp-report; needs trace=True."""
         self._open().write_trace(os.fspath(path))
+
+    def hang_report(self, why="requested"):
+        """Passes a report on what every rank is doing to on_report."""
+        self._open().report(why)
 
     def metrics(self):
         """The metrics of this rank in the text format of Prometheus."""
