@@ -16,6 +16,7 @@
 
 #include "dlpack.hpp"
 #include "gil.hpp"
+#include "simulation.hpp"
 #include "timeline.hpp"
 
 namespace rrfp::python {
@@ -239,6 +240,13 @@ PYBIND11_MODULE(_runtime, m) {
         return names;
       },
       "The names of the policies; docs/policies.md describes them.");
+  m.def(
+      "simulate",
+      [](const std::optional<std::string>& job, const std::vector<std::string>& settings,
+         std::uint64_t steps) {
+        return rows_of(value_of(without_gil([&] { return simulate_job(job, settings, steps); })));
+      },
+      py::arg("job"), py::arg("settings"), py::arg("steps"));
   py::class_<place>(m, "Place")
       .def(py::init([](std::uint32_t node, std::uint32_t nodes, std::string host,
                        py::object publish, py::object find) {

@@ -13,10 +13,13 @@ import importlib
 
 from . import _runtime
 from ._errors import Error
+from ._simulation import Simulation, simulate
 
 __version__ = _runtime.version
 policies = _runtime.policies
-Error.__module__ = __name__  # the name that a traceback prints
+for public in (Error, Simulation, simulate):
+    public.__module__ = __name__  # the name that a traceback prints
+del public
 
 _with_libtorch = {
     "Pipeline": "_pipeline",
@@ -52,6 +55,7 @@ def keyed_generator(seed, step, microbatch, stage):
 __all__ = [
     "Error",
     "Pipeline",
+    "Simulation",
     "StepResult",
     "copy_to_ranks",
     "from_pretrained",
@@ -60,4 +64,5 @@ __all__ = [
     "measure_layers",
     "policies",
     "reduce_from_ranks",
+    "simulate",
 ]

@@ -2,7 +2,6 @@
 
 import atexit
 import dataclasses
-import json
 import os
 import re
 import sys
@@ -14,6 +13,7 @@ from ._libtorch import _rrfp
 from ._batches import Batch
 from ._errors import Error
 from ._model import Model, parts_of, text_of
+from ._settings import text_of as text_of_setting
 from ._timeline import Timeline
 
 
@@ -145,7 +145,7 @@ class Pipeline:
             "train.clip_norm": None if optimizer is None else 0,
         }
         own = {k: v for k, v in own.items() if v is not None and k not in settings}
-        settings = {k: _text_of_setting(v) for k, v in {**own, **settings}.items()}
+        settings = {k: text_of_setting(v) for k, v in {**own, **settings}.items()}
         order = None
         if callable(policy):
             if settings.get("dispatch.mode") == "in-order":
@@ -361,7 +361,3 @@ def _in_words_of_python(message, settings, own):
         message = message.replace(f"--set {key}={value}", name or f'settings["{key}"]')
     message = re.sub(r"\bmake_(stage|chunk) threw: ", "", message)
     return re.sub(r"^make_(policy|optimizer) threw: (policy: )?", r"\1: ", message)
-
-
-def _text_of_setting(value):
-    return value if isinstance(value, str) else json.dumps(value)

@@ -4,6 +4,7 @@ from typing import Any
 version: str
 
 def policies() -> list[str]: ...
+def simulate(job: str | None, settings: list[str], steps: int) -> dict[str, list[dict[str, Any]]]: ...
 
 class Place:
     def __init__(

@@ -40,6 +40,12 @@ def test_the_package_imports_without_torch():
     program = (
         "import sys; sys.modules['torch'] = None\n"
         "import rrfp; assert 'bfw_plus' in rrfp.policies(); assert rrfp.__version__\n"
+        "shape = {'pipeline.stages': 4, 'pipeline.microbatches': 8, 'cost.weight_ms': 0}\n"
+        "made = rrfp.simulate(settings={**shape, 'dispatch.policy': 'one_f_one_b', 'dispatch.mode': 'in-order'}, steps=2)\n"
+        "assert made.ms() == (8 + 3) * (made.stages[0]['busy_ms'] / 16), made.stages\n"
+        "assert len(made.tasks) == 2 * 4 * 16 and made.tasks[0]['kind'] == 'F' and len(made.stages) == 4\n"
+        "try: rrfp.simulate(settings={'pipeline.stage': 4})\n"
+        "except rrfp.Error as e: assert 'did you mean stages' in str(e) and 'settings[\"pipeline.stage\"]' in str(e), e\n"
         "try: rrfp.Pipeline\nexcept ImportError: pass\nelse: raise AssertionError"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from .. import _runtime
 from .._errors import Error
+from .._settings import called
 from . import _wire
 from ._domain import mesh_finder, ranks_of
 from ._part import Part
@@ -286,13 +287,16 @@ class ReadySchedule(PipelineScheduleMulti):
             in_order = any(part.forwards_in_order for part in self._parts)
         self._tasks = _Tasks(self._parts, in_order)
         try:
-            self._runtime = _runtime.Runtime(
-                [f"{key}={_text_of(value)}" for key, value in settings.items() if value is not None],
-                lambda stage, rank: self._tasks,
-                _runtime.Place(place.node, place.size, place.host, place.publish, place.find),
-                torch.backends.cpu.get_cpu_capability(),
-                *self._say,
-                self._traces,
+            self._runtime = called(
+                lambda lines: _runtime.Runtime(
+                    lines,
+                    lambda stage, rank: self._tasks,
+                    _runtime.Place(place.node, place.size, place.host, place.publish, place.find),
+                    torch.backends.cpu.get_cpu_capability(),
+                    *self._say,
+                    self._traces,
+                ),
+                {key: value for key, value in settings.items() if value is not None},
             )
         finally:
             os.unlink(key_file)
@@ -389,10 +393,6 @@ def _placement_of(stages, total):
         if stages == [sorted({rank, 2 * p - 1 - rank}) for rank in range(p)]:
             return "v"
     raise ValueError(f"stages: expected one stage a rank, a loop over the ranks or a V, got {stages}")
-
-
-def _text_of(value):
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _size_of(value):

@@ -1,0 +1,25 @@
+"""Settings of a program as keys of a job."""
+
+import json
+
+from ._errors import Error
+
+
+def text_of(value):
+    """As the value of a job's key."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def lines_of(settings):
+    return [f"{key}={text_of(value)}" for key, value in settings.items()]
+
+
+def called(function, settings):
+    """Calls a function that gets the settings; its error names them as the program does."""
+    try:
+        return function(lines_of(settings))
+    except Error as e:
+        message = str(e)
+        for key, value in settings.items():
+            message = message.replace(f"--set {key}={text_of(value)}", f'settings["{key}"]')
+        raise Error(message, e.kind, e.exit_code) from e.__cause__

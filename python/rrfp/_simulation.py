@@ -1,0 +1,34 @@
+"""Jobs in virtual time."""
+
+import dataclasses
+import os
+import statistics
+
+from . import _runtime
+from ._settings import called
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulation:
+    """What a simulation of a job gives: lists of dicts, which pandas.DataFrame takes as they are.
+
+    Times are in milliseconds. A job with variants has rows of each, by the name `run`.
+    """
+
+    steps: list  #: run, step, ms, and lower_bound_ms, below which no schedule of these tasks can be
+    stages: list  #: run, stage, busy_ms, the idle time by its cause, and peak_slots; sums over the steps
+    tasks: list  #: run, step, stage, kind, microbatch, chunk, begin_ms, end_ms; times since the step 1 began
+
+    def ms(self, run=None):
+        """The median time of a step."""
+        return statistics.median(row["ms"] for row in self.steps if run in (None, row["run"]))
+
+
+def simulate(job=None, *, settings=None, steps=1):
+    """Simulates a job with the scheduling code of the runtime; nothing is computed, and torch is not needed.
+
+    job: the path of a job file, or None for the settings alone. settings: keys of a job (docs/job-reference.md), for
+    example {"pipeline.stages": 8, "pipeline.microbatches": 32, "dispatch.policy": "bfw", "jitter.compute": "lognormal"}.
+    """
+    path = None if job is None else os.fspath(job)
+    return Simulation(**called(lambda lines: _runtime.simulate(path, lines, steps), settings or {}))
