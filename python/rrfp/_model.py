@@ -8,8 +8,9 @@ import json
 import torch
 from torch.utils._pytree import tree_map_only
 
-from ._libtorch import _rrfp, _recomputation
+from . import _recomputation
 from ._buffers import Buffers
+from ._libtorch import _rrfp
 from ._messages import pack, unpack
 from ._optimizers import Optimizer, Parameters
 
