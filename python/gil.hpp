@@ -4,6 +4,7 @@
 /// pipeline that waits has released it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -65,6 +66,19 @@ auto with_gil(Work work) {
     }
   }
   throw std::runtime_error(why);
+}
+
+/// A hook of the program for texts. What it raises has no caller to go to: sys.unraisablehook shows
+/// it.
+inline std::function<void(const std::string&)> text_hook(const char* name, py::object to) {
+  return [name, to = shared(std::move(to))](const std::string& text) {
+    const py::gil_scoped_acquire gil;
+    try {
+      (*to)(text);
+    } catch (py::error_already_set& e) {
+      e.discard_as_unraisable(name);
+    }
+  };
 }
 
 inline const char* name_of(error_kind kind) {

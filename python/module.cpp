@@ -121,15 +121,9 @@ class python_pipeline {
     if (traces) trace_ = std::make_shared<actors::trace_recorder>();
     o.trace = trace_.get();
     // A thread that cannot be ended keeps the options, so these keep the recorder.
-    // What the function raises has no caller to go to: sys.unraisablehook shows it.
     const auto says = [&](const char* name, py::object to) {
-      return [name, to = shared(std::move(to)), kept = trace_](const std::string& text) {
-        const py::gil_scoped_acquire gil;
-        try {
-          (*to)(text);
-        } catch (py::error_already_set& e) {
-          e.discard_as_unraisable(name);
-        }
+      return [hook = text_hook(name, std::move(to)), kept = trace_](const std::string& text) {
+        hook(text);
       };
     };
     o.on_note = says("on_note", std::move(on_note));
@@ -203,14 +197,9 @@ class python_pipeline {
   }
   /// An SVG of one step, or of the last one; also after the end.
   std::string timeline(std::optional<std::uint64_t> step) {
-    if (trace_ == nullptr) raise(error{"report(): expected a Pipeline with trace=True"});
-    auto made = without_gil([&] { return timeline_of(*trace_, step); });
-    return value_of(std::move(made));
+    return timeline_of(trace_.get(), "a Pipeline", step);
   }
-  void write_trace(const std::string& path) {
-    if (trace_ == nullptr) raise(error{"write_trace(): expected a Pipeline with trace=True"});
-    check(without_gil([&] { return actors::write_chrome_json(path, {{"rrfp", trace_.get()}}); }));
-  }
+  void write_trace(const std::string& path) { python::write_trace(trace_.get(), "a Pipeline", path); }
   /// With the GIL, so that no other thread closes the pipeline meanwhile.
   std::string metrics() { return open().metrics(); }
   void interrupt() {
@@ -267,14 +256,6 @@ class python_pipeline {
 PYBIND11_MODULE(_rrfp, m) {
   m.attr("version") = RRFP_VERSION;
   m.attr("torch_version") = RRFP_TORCH_VERSION;
-  m.def(
-      "policies",
-      [] {
-        std::vector<std::string> names;
-        for (const auto& p : policies::registry().known()) names.emplace_back(p.name);
-        return names;
-      },
-      "The names of the policies; docs/policies.md describes them.");
   py::class_<generator_scope>(m, "GeneratorScope")
       .def(py::init<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>())
       .def("__enter__", &generator_scope::enter)

@@ -9,9 +9,10 @@
 #include <vector>
 
 #include <pybind11/stl.h>
-#include <rrfp/base/step_name.hpp>
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/actors/training_loop.hpp>
+#include <rrfp/base/step_name.hpp>
+#include <rrfp/compute/without_parameters.hpp>
 #include <rrfp/policies/registry.hpp>
 
 #include "dlpack.hpp"
@@ -23,10 +24,10 @@ namespace rrfp::python {
 
 namespace {
 
-/// What one rank computes. The Python object has begin(step, purpose) and run(kind, microbatch,
+/// What one rank computes. The Python object has begin(step, trains) and run(kind, microbatch,
 /// chunk, first, count, input), which returns the message to the neighbour or None, and which folds
 /// the gradients of `count` microbatches from `first`.
-class python_compute final : public compute::rank_compute {
+class python_compute final : public compute::without_parameters {
  public:
   explicit python_compute(py::object tasks)
       : begin_(shared(tasks.attr("begin"))),
@@ -49,18 +50,6 @@ class python_compute final : public compute::rank_compute {
     });
   }
   bool forwards_in_order() const override { return forwards_in_order_; }
-
-  std::vector<compute::microbatch_loss> losses() const override { return {}; }
-  void sum_gradients(compute::rank_group&) override {}
-  std::optional<tensor_buffer> tied_gradient() const override { return std::nullopt; }
-  compute::tie tied_side() const override { return compute::tie::none; }
-  void join_tied(const tensor_buffer&) override {}
-  std::vector<compute::parameter_norm> squared_norms() override { return {}; }
-  void apply(double, double) override {}
-  void end_without_update() override {}
-  std::vector<compute::parameter_hash> hashes() const override { return {}; }
-  std::int64_t held_bytes() const override { return 0; }
-  std::int64_t peak_bytes() const override { return 0; }
 
  private:
   const std::shared_ptr<py::object> begin_;
@@ -130,8 +119,8 @@ class runtime {
         .nodes = at.nodes, .node = node_id{at.node}, .host = at.host, .is_agents_port = true};
     options.version = RRFP_VERSION;
     options.computes_on_caller = true;
-    options.hooks.on_note = calls("on_note", std::move(on_note));
-    options.hooks.on_report = calls("on_report", std::move(on_report));
+    options.hooks.on_note = text_hook("on_note", std::move(on_note));
+    options.hooks.on_report = text_hook("on_report", std::move(on_report));
     loop_ = std::make_shared<actors::training_loop>(j, std::move(options));
     auto opened = without_gil([&]() -> status {
       auto setup = actors::make_setup_without_model(j, policies::registry());
@@ -179,14 +168,9 @@ class runtime {
     without_gil([&] { loop.report(why); });
   }
   std::string timeline(std::optional<std::uint64_t> step) {
-    if (trace_ == nullptr) raise(error{"report(): expected a schedule with trace=True"});
-    auto made = without_gil([&] { return timeline_of(*trace_, step); });
-    return value_of(std::move(made));
+    return timeline_of(trace_.get(), "a schedule", step);
   }
-  void write_trace(const std::string& path) {
-    if (trace_ == nullptr) raise(error{"write_trace(): expected a schedule with trace=True"});
-    check(without_gil([&] { return actors::write_chrome_json(path, {{"rrfp", trace_.get()}}); }));
-  }
+  void write_trace(const std::string& path) { python::write_trace(trace_.get(), "a schedule", path); }
   void finish() {
     auto& loop = open();
     const auto ended = without_gil([&] { return loop.finish(); });
@@ -205,17 +189,6 @@ class runtime {
   }
 
  private:
-  /// What the function raises has no caller to go to: sys.unraisablehook shows it.
-  static std::function<void(const std::string&)> calls(const char* name, py::object to) {
-    return [name, to = shared(std::move(to))](const std::string& text) {
-      const py::gil_scoped_acquire gil;
-      try {
-        (*to)(text);
-      } catch (py::error_already_set& e) {
-        e.discard_as_unraisable(name);
-      }
-    };
-  }
   actors::training_loop& open() {
     if (getpid() != process_)
       raise(error{"the pipeline belongs to the process that opened it, got a call in a child"});

@@ -18,6 +18,8 @@
 #include <rrfp/report/timeline.hpp>
 #include <rrfp/report/trace.hpp>
 
+#include "gil.hpp"
+
 namespace rrfp::python {
 
 class temporary_file {
@@ -39,8 +41,8 @@ class temporary_file {
 };
 
 /// An SVG of one step, or of the last one.
-inline result<std::string> timeline_of(const actors::trace_recorder& trace,
-                                std::optional<std::uint64_t> step) {
+inline result<std::string> picture_of(const actors::trace_recorder& trace,
+                                     std::optional<std::uint64_t> step) {
   if (trace.tasks().empty()) return error{"report(): expected a finished step, got none"};
   // The reader of traces reads files, as rrfp-report does.
   const temporary_file file;
@@ -56,6 +58,20 @@ inline result<std::string> timeline_of(const actors::trace_recorder& trace,
     return report::svg_of("rrfp", {*line});
   }
   return error{"report(): the trace has no step " + std::to_string(step.value_or(0))};
+}
+
+/// picture_of(), for Python. `owner`: what has the trace, which is null if it records none.
+inline std::string timeline_of(const actors::trace_recorder* trace, const std::string& owner,
+                               std::optional<std::uint64_t> step) {
+  if (trace == nullptr) raise(error{"report(): expected " + owner + " with trace=True"});
+  auto made = without_gil([&] { return picture_of(*trace, step); });
+  return value_of(std::move(made));
+}
+
+inline void write_trace(const actors::trace_recorder* trace, const std::string& owner,
+                        const std::string& path) {
+  if (trace == nullptr) raise(error{"write_trace(): expected " + owner + " with trace=True"});
+  check(without_gil([&] { return actors::write_chrome_json(path, {{"rrfp", trace}}); }));
 }
 
 }  // namespace rrfp::python

@@ -222,8 +222,8 @@ class job_member {
   }
 
   /// Node 0 writes the outputs of the job. If it is lost before that, all nodes must restart. Once
-  /// all have agreed that it has written them, the job is over: replacements of nodes that are lost
-  /// after that are told so, for recovery.hold_s.
+  /// all have agreed that it has written them, the job is over. A node that replaces one lost after
+  /// that is told so, for recovery.hold_s.
   aftermath finish(const job_node& node) {
     auto& members = *node.members;
     program_.on_finishing([&members] { members.interrupt(); });

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <functional>
 
-#include <rrfp/compute/rank_compute.hpp>
+#include <rrfp/compute/without_parameters.hpp>
 #include <rrfp/schedule/placement.hpp>
 
 namespace rrfp::actors {
@@ -17,7 +17,7 @@ struct emulated_model {
   std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes;
 };
 
-class emulated_compute final : public compute::rank_compute {
+class emulated_compute final : public compute::without_parameters {
  public:
   emulated_compute(const pipeline_shape& shape, stage_id stage, const emulated_model& model);
 
@@ -25,14 +25,6 @@ class emulated_compute final : public compute::rank_compute {
   tensor_buffer run(const launch& l, tensor_buffer input) override;
 
   std::vector<compute::microbatch_loss> losses() const override { return losses_; }
-  void sum_gradients(compute::rank_group&) override {}
-  std::optional<tensor_buffer> tied_gradient() const override { return std::nullopt; }
-  compute::tie tied_side() const override { return compute::tie::none; }
-  void join_tied(const tensor_buffer&) override {}
-  std::vector<compute::parameter_norm> squared_norms() override { return {}; }
-  void apply(double, double) override {}
-  void end_without_update() override {}
-  std::vector<compute::parameter_hash> hashes() const override { return {}; }
   std::int64_t held_bytes() const override { return held_; }
   std::int64_t peak_bytes() const override { return peak_; }
 

@@ -12,6 +12,7 @@ from . import _recomputation
 from ._buffers import Buffers
 from ._libtorch import _rrfp
 from ._messages import pack, unpack
+from ._modules import forwards_in_order, is_compiled, is_dynamic_rotary, one_line
 from ._optimizers import Optimizer, Parameters
 
 
@@ -90,7 +91,7 @@ class Model:
         """Gives a part its own embeddings that depend on the texts before, which parts of one model may share."""
         for parent in module.modules():
             for name, child in list(parent.named_children()):
-                if _is_dynamic_rotary(child) and self.rotary.setdefault(child, module) is not module:
+                if is_dynamic_rotary(child) and self.rotary.setdefault(child, module) is not module:
                     parent.register_module(name, copy.deepcopy(child))
 
     def kept(self, function, *args):
@@ -100,7 +101,7 @@ class Model:
         except BaseException as e:
             if self.failure is None:
                 self.failure = e
-            raise RuntimeError(_one_line(e)) from None
+            raise RuntimeError(one_line(e)) from None
 
     def _make_part(self, index, count, group):
         if group is not None and self.modules:
@@ -112,7 +113,7 @@ class Model:
         if isinstance(module, torch.nn.Module):
             self._give_rotary(module)
         part = Part(self, module, index, count)
-        if _is_compiled(module):
+        if is_compiled(module):
             # torch.compile traces a module in its forward, when nothing else may run modules.
             self.turn = _rrfp.GeneratorTurn
         self.has_first |= part.is_first
@@ -150,16 +151,6 @@ class KeptOptimizer:
         self.set_state = lambda found: model.kept(optimizer.set_state, found)
 
 
-def _is_compiled(module):
-    def is_compiled(function):
-        return hasattr(function, "_torchdynamo_orig_callable")
-
-    return any(
-        m._compiled_call_impl is not None or any(map(is_compiled, [type(m).forward, *vars(m).values()]))
-        for m in module.modules()
-    )
-
-
 class Part:
     """A part of the model in this process, as the runtime calls it."""
 
@@ -180,7 +171,7 @@ class Part:
         self.keywords = {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
         self.takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
         self.buffers = Buffers(module)
-        self.forwards_in_order = getattr(module, "forwards_in_order", _changes_buffers(module))
+        self.forwards_in_order = forwards_in_order(module)
 
     def forward(self, message, mb, training, device):
         """The message to the next part, or the loss."""
@@ -235,20 +226,6 @@ class Part:
             )
 
 
-def _changes_buffers(module):
-    """Whether it has a batch norm, or rotary embeddings that follow the lengths of the texts."""
-    return any(name.endswith("running_mean") for name, _ in module.named_buffers()) or any(
-        map(_is_dynamic_rotary, module.modules())
-    )
-
-
-def _is_dynamic_rotary(module):
-    """Whether it is one of transformers that changes its frequencies with the length."""
-    kinds = getattr(module, "rope_type", None)
-    kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
-    return any(isinstance(kind, str) and ("dynamic" in kind or kind == "longrope") for kind in kinds)
-
-
 def parts_of(stages, n_stages, world):
     """A function of (index, count) that returns a part, and the number of parts."""
     if stages is None:
@@ -285,11 +262,6 @@ def _moved(values, device):
     if device == "cpu":
         return values
     return tree_map_only(torch.Tensor, lambda value: value.to(device, non_blocking=True), values)
-
-
-def _one_line(e):
-    first = str(e).strip().split("\n")[0]
-    return f"{type(e).__name__}: {first}" if first else type(e).__name__
 
 
 def text_of(value):

@@ -1,18 +1,18 @@
 """The pipeline of a Python program."""
 
-import atexit
 import dataclasses
 import os
 import re
 import sys
-import weakref
 
 import torch
 
-from ._libtorch import _rrfp
 from ._batches import Batch
+from ._closing import close_at_exit
 from ._errors import Error
+from ._libtorch import _rrfp
 from ._model import Model, parts_of, text_of
+from ._settings import in_words_of_settings
 from ._settings import text_of as text_of_setting
 from ._timeline import Timeline
 
@@ -31,16 +31,6 @@ class StepResult:
     ms: float  #: duration
     bubble: float  #: share of the stages' time without a task
     weight_shares: list  #: by stage, the share of the time of its backwards that went to W
-
-
-_open = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all():
-    """Ends the pipelines that are left while Python can still run their threads."""
-    for pipeline in list(_open):
-        pipeline.close()
 
 
 class Pipeline:
@@ -174,7 +164,7 @@ class Pipeline:
             )
         except Error as e:
             raise Error(_in_words_of_python(str(e), settings, own), e.kind, e.exit_code) from e.__cause__
-        _open.add(self)
+        close_at_exit(self)
         if self._model.is_frozen and optimizer is not None:
             (on_note or say)("no parameter requires a gradient: training changes nothing")
 
@@ -356,8 +346,6 @@ def _in_words_of_python(message, settings, own):
         "pipeline.microbatches": "n_microbatches",
         "train.seed": "seed",
     }
-    for key, value in settings.items():
-        name = arguments.get(key) if key in own else None
-        message = message.replace(f"--set {key}={value}", name or f'settings["{key}"]')
+    message = in_words_of_settings(message, settings, {k: v for k, v in arguments.items() if k in own})
     message = re.sub(r"\bmake_(stage|chunk) threw: ", "", message)
     return re.sub(r"^make_(policy|optimizer) threw: (policy: )?", r"\1: ", message)

@@ -11,6 +11,7 @@ import torch
 import torch.utils.checkpoint
 
 from ._libtorch import _rrfp
+from ._modules import hooks_entered
 
 _thread = threading.local()
 _fork_rng = torch.random.fork_rng
@@ -28,7 +29,6 @@ def _fork_rng_in_turn(*args, **kwargs):
 
 @functools.wraps(_enter_hooks)
 def _enter_watched_hooks(self):
-    _thread.has_hooks = True
     buffers = getattr(_thread, "buffers", None)
     if buffers is not None and type(self).__module__ == torch.utils.checkpoint.__name__:
         self.rrfp_marks = buffers.marks()
@@ -53,9 +53,9 @@ torch.autograd.graph.saved_tensors_hooks.__exit__ = _exit_watched_hooks
 
 def with_hooks(function, *args):
     """The result of a forward, and whether it used hooks on saved tensors."""
-    _thread.has_hooks = False
+    before = hooks_entered()
     result = function(*args)
-    return result, _thread.has_hooks
+    return result, hooks_entered() != before
 
 
 @contextlib.contextmanager

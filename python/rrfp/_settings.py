@@ -19,7 +19,12 @@ def called(function, settings):
     try:
         return function(lines_of(settings))
     except Error as e:
-        message = str(e)
-        for key, value in settings.items():
-            message = message.replace(f"--set {key}={text_of(value)}", f'settings["{key}"]')
-        raise Error(message, e.kind, e.exit_code) from e.__cause__
+        raise Error(in_words_of_settings(str(e), settings), e.kind, e.exit_code) from e.__cause__
+
+
+def in_words_of_settings(message, settings, arguments=None):
+    """Names settings where the runtime names options; `arguments`: keys that the program gave by another name."""
+    for key, value in settings.items():
+        name = (arguments or {}).get(key, f'settings["{key}"]')
+        message = message.replace(f"--set {key}={text_of(value)}", name)
+    return message

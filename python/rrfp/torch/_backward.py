@@ -9,23 +9,6 @@ import contextlib
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-_hooks_entered = 0
-_enter_hooks = torch.autograd.graph.saved_tensors_hooks.__enter__
-
-
-def _count_hooks(self):
-    global _hooks_entered
-    _hooks_entered += 1
-    return _enter_hooks(self)
-
-
-torch.autograd.graph.saved_tensors_hooks.__enter__ = _count_hooks
-
-
-def hooks_entered():
-    """How often a hook on saved tensors was entered, as torch.utils.checkpoint does."""
-    return _hooks_entered
-
 
 def full(outputs, grads, inputs):
     """The gradients of the inputs; adds those of the weights to `grad` of the leaves."""

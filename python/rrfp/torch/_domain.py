@@ -6,6 +6,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from ._part import fsdp_groups
+
 
 def ranks_of(domain, modules):
     """The global ranks of a domain that was given, or of the meshes that the parameters of the parts are spread over."""
@@ -39,8 +41,6 @@ def _found_in(modules):
 
 def _data_parallel_ranks(module):
     """The groups over which FSDP shards and replicates."""
-    from ._part import fsdp_groups
-
     if not any(isinstance(m, FSDPModule) for m in module.modules()):
         return set()
     groups = set()

@@ -4,6 +4,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from .._modules import forwards_in_order, hooks_entered, is_compiled
 from . import _backward
 
 _seed_step = 0x9E3779B97F4A7C15  # of Weyl sequences: different keys give different seeds
@@ -26,9 +27,7 @@ class Part:
 
     @property
     def forwards_in_order(self):
-        """Whether a forward changes what later ones compute with: statistics of a batch norm, or what it says."""
-        has_statistics = any(name.endswith("running_mean") for name, _ in self.module.named_buffers())
-        return getattr(self.module, "forwards_in_order", has_statistics)
+        return forwards_in_order(self.module)
 
     @property
     def module(self):
@@ -46,17 +45,17 @@ class Part:
         self._is_checked = True
 
     def forward(self, mb, args, kwargs, loss_of=None):
-        """The output, detached, and the loss if this is the last stage."""
+        """The output, and the loss if this is the last stage."""
         if not self.stage.is_first and self.has_backward:
             for value in args:
                 if isinstance(value, torch.Tensor) and value.is_floating_point():
                     value.requires_grad_(True)
-        before = _backward.hooks_entered()
+        before = hooks_entered()
         output = self._call(mb, args, kwargs)
         loss = None if loss_of is None else loss_of(output)
         if self.has_backward:
             outputs = [loss] if loss is not None else list(_as_tuple(output))
-            has_hooks = _backward.hooks_entered() != before
+            has_hooks = hooks_entered() != before
             self._flights[mb] = _Flight(outputs, list(args), has_hooks)
         return output, loss
 
@@ -230,12 +229,9 @@ def _matching(outputs, grads):
 
 def _can_split(module):
     """A compiled part computes both halves at once, and hooks of parameters wait for autograd's own accumulation."""
-    return not any(
-        m._compiled_call_impl is not None
-        or type(m).__name__ == "OptimizedModule"
-        or hasattr(type(m).forward, "_torchdynamo_orig_callable")
-        for m in module.modules()
-    ) and not any(getattr(p, "_post_accumulate_grad_hooks", None) for p in module.parameters())
+    return not is_compiled(module) and not any(
+        getattr(p, "_post_accumulate_grad_hooks", None) for p in module.parameters()
+    )
 
 
 # ---- FSDP2: one unshard and one reduction a step

@@ -1,19 +1,18 @@
 """A schedule of torch.distributed.pipelining that runs the tasks that are ready."""
 
-import atexit
 import contextlib
 import inspect
 import os
 import sys
-import weakref
 
 import torch
-import torch.distributed as dist
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 from torch.utils._pytree import tree_map_only
 
 from .. import _runtime
+from .._closing import close_at_exit
 from .._errors import Error
+from .._modules import one_line
 from .._settings import called
 from . import _wire
 from ._domain import mesh_finder, ranks_of
@@ -25,16 +24,6 @@ _forward, _backward, _weight, _whole = range(4)
 
 # A part runs each task once and whole.
 _fixed = {"dispatch.weight_pieces": 1, "dispatch.early_forwards": 0}
-
-_open = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all():
-    """Ends the pipelines that are left while Python can still run their threads."""
-    for runtime in list(_open):
-        runtime.close()
-
 
 class ReadySchedule(PipelineScheduleMulti):
     """Runs the stages of torch.distributed.pipelining: a free rank runs the best-ranked task whose input is here.
@@ -231,7 +220,7 @@ class ReadySchedule(PipelineScheduleMulti):
         has_last = any(stage.is_last for stage in self._stages)
         if has_last and self._loss_fn is not None and target_mbs is None and self._has_backward:
             raise ValueError("target: expected one on the rank of the last stage, got None")
-        return _Batch(arg_mbs, kwarg_mbs, target_mbs, self._loss_of(target_mbs, loss_kwargs))
+        return _Batch(arg_mbs, kwarg_mbs, self._loss_of(target_mbs, loss_kwargs))
 
     def _loss_of(self, target_mbs, loss_kwargs):
         if self._loss_fn is None or target_mbs is None:
@@ -239,7 +228,7 @@ class ReadySchedule(PipelineScheduleMulti):
         return lambda output, mb: self._loss_fn(output, target_mbs[mb], **(loss_kwargs or {}))
 
     def _run(self, batch):
-        self._tasks.begin_batch(batch, self._has_backward)
+        self._tasks.begin_batch(batch)
         try:
             self.last = self._runtime.step(self._has_backward)
         except Error as e:
@@ -300,15 +289,15 @@ class ReadySchedule(PipelineScheduleMulti):
             )
         finally:
             os.unlink(key_file)
-        _open.add(self._runtime)
+        close_at_exit(self._runtime)
         return self._runtime
 
 
 class _Batch:
     """The inputs and results of a step that is running, by microbatch."""
 
-    def __init__(self, args, kwargs, targets, loss_of):
-        self.args, self.kwargs, self.targets = args, kwargs, targets
+    def __init__(self, args, kwargs, loss_of):
+        self.args, self.kwargs = args, kwargs
         self.loss_of = loss_of
         self.keeps_outputs = True
         self.outputs = {}
@@ -325,9 +314,8 @@ class _Tasks:
         self._batch = None
         self.failure = None
 
-    def begin_batch(self, batch, has_backward):
+    def begin_batch(self, batch):
         self._batch = batch
-        self._has_backward = has_backward
         self._generator = torch.get_rng_state()
 
     def end_batch(self):
@@ -335,9 +323,10 @@ class _Tasks:
         torch.set_rng_state(self._generator)
 
     def begin(self, step, trains):
+        self._trains = trains
         with self._kept("begin"):
             for part in self._parts:
-                part.begin(step, self._has_backward)
+                part.begin(step, trains)
 
     def run(self, kind, mb, chunk, first, count, message):
         part = self._parts[chunk]
@@ -345,7 +334,7 @@ class _Tasks:
             given = None if message is None else _wire.decode(message, self._meshes[chunk])
             if kind == _forward:
                 return self._forward(part, mb, given)
-            if not self._has_backward:
+            if not self._trains:
                 return _wire.encode(()) if kind != _weight and not part.stage.is_first else None
             folds = range(first, first + count)
             if kind == _weight:
@@ -378,7 +367,7 @@ class _Tasks:
         except BaseException as e:
             if self.failure is None:
                 self.failure = e
-            raise RuntimeError(f"{task}: {_one_line(e)}") from None
+            raise RuntimeError(f"{task}: {one_line(e)}") from None
 
 
 def _placement_of(stages, total):
@@ -397,11 +386,6 @@ def _placement_of(stages, total):
 
 def _size_of(value):
     return len(value) if isinstance(value, (list, tuple)) else type(value).__name__
-
-
-def _one_line(e):
-    first = str(e).strip().split("\n")[0]
-    return f"{type(e).__name__}: {first}" if first else type(e).__name__
 
 
 def _print(text):

@@ -1,0 +1,51 @@
+"""What the runtime must know of the modules of torch that it calls."""
+
+import threading
+
+import torch
+
+_thread = threading.local()
+_enter_hooks = torch.autograd.graph.saved_tensors_hooks.__enter__
+
+
+def _count_hooks(self):
+    _thread.hooks = hooks_entered() + 1
+    return _enter_hooks(self)
+
+
+torch.autograd.graph.saved_tensors_hooks.__enter__ = _count_hooks
+
+
+def hooks_entered():
+    """How often this thread has entered hooks on saved tensors, as torch.utils.checkpoint does."""
+    return getattr(_thread, "hooks", 0)
+
+
+def is_compiled(module):
+    def is_compiled(function):
+        return hasattr(function, "_torchdynamo_orig_callable")
+
+    return any(
+        m._compiled_call_impl is not None or any(map(is_compiled, [type(m).forward, *vars(m).values()]))
+        for m in module.modules()
+    )
+
+
+def forwards_in_order(module):
+    """Whether it says so, has a batch norm, or rotary embeddings that follow the lengths of the texts."""
+    changes_buffers = any(name.endswith("running_mean") for name, _ in module.named_buffers()) or any(
+        map(is_dynamic_rotary, module.modules())
+    )
+    return getattr(module, "forwards_in_order", changes_buffers)
+
+
+def is_dynamic_rotary(module):
+    """Whether it is one of transformers that changes its frequencies with the length."""
+    kinds = getattr(module, "rope_type", None)
+    kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
+    return any(isinstance(kind, str) and ("dynamic" in kind or kind == "longrope") for kind in kinds)
+
+
+def one_line(e):
+    first = str(e).strip().split("\n")[0]
+    return f"{type(e).__name__}: {first}" if first else type(e).__name__
