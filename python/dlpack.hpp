@@ -25,16 +25,38 @@ inline constexpr const char* used_capsule = "used_dltensor";
 struct dlpack_type {
   dtype type;
   DLDataType as;
+  const char* name;  ///< torch's
 };
 
-/// What both sides know; booleans and 8-bit floats travel as bytes.
+/// What both sides know; booleans and 8-bit floats travel as bytes (the first entry).
 inline constexpr dlpack_type dlpack_types[] = {
-    {dtype::uint8, {kDLUInt, 8, 1}},      {dtype::int8, {kDLInt, 8, 1}},
-    {dtype::int16, {kDLInt, 16, 1}},      {dtype::int32, {kDLInt, 32, 1}},
-    {dtype::int64, {kDLInt, 64, 1}},      {dtype::float16, {kDLFloat, 16, 1}},
-    {dtype::bfloat16, {kDLBfloat, 16, 1}}, {dtype::float32, {kDLFloat, 32, 1}},
-    {dtype::float64, {kDLFloat, 64, 1}},
+    {dtype::uint8, {kDLUInt, 8, 1}, "uint8"},
+    {dtype::int8, {kDLInt, 8, 1}, "int8"},
+    {dtype::int16, {kDLInt, 16, 1}, "int16"},
+    {dtype::int32, {kDLInt, 32, 1}, "int32"},
+    {dtype::int64, {kDLInt, 64, 1}, "int64"},
+    {dtype::float16, {kDLFloat, 16, 1}, "float16"},
+    {dtype::bfloat16, {kDLBfloat, 16, 1}, "bfloat16"},
+    {dtype::float32, {kDLFloat, 32, 1}, "float32"},
+    {dtype::float64, {kDLFloat, 64, 1}, "float64"},
+    {dtype::boolean, {kDLUInt, 8, 1}, "bool"},
+    {dtype::uint16, {kDLUInt, 16, 1}, "uint16"},
+    {dtype::uint32, {kDLUInt, 32, 1}, "uint32"},
+    {dtype::uint64, {kDLUInt, 64, 1}, "uint64"},
 };
+
+inline const char* name_of(dtype type) {
+  for (const auto& known : dlpack_types)
+    if (known.type == type) return known.name;
+  return "other";
+}
+
+/// dtype::other: there is none.
+inline dtype dtype_of(const std::string& name) {
+  for (const auto& known : dlpack_types)
+    if (known.name == name) return known.type;
+  return dtype::other;
+}
 
 /// Takes the tensor of a capsule, which must be contiguous and on the host.
 inline tensor_buffer buffer_of(const py::capsule& capsule) {

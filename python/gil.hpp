@@ -13,6 +13,7 @@
 #include <pybind11/pybind11.h>
 
 #include <rrfp/base/exit_code.hpp>
+#include <rrfp/compute/compute_error.hpp>
 
 namespace rrfp::python {
 
@@ -52,19 +53,23 @@ class thread_state {
 };
 
 /// Runs `work` with the GIL. What Python raises becomes a std::runtime_error with its message: the
-/// exception itself may only be used with the GIL, and the package's Python code keeps it.
+/// exception itself may only be used with the GIL, and the package's Python code keeps it. An
+/// rrfp.Error of kind "bad_input" becomes a compute_error.
 template <class Work>
 auto with_gil(Work work) {
   thread_state::keep();
   std::string why;
+  bool is_input = false;
   {
     const py::gil_scoped_acquire gil;
     try {
       return work();
     } catch (const py::error_already_set& e) {
       why = py::str(e.value());
+      is_input = py::str(py::getattr(e.value(), "kind", py::none())).equal(py::str("bad_input"));
     }
   }
+  if (is_input) throw compute::compute_error(compute::compute_fault::data, why);
   throw std::runtime_error(why);
 }
 

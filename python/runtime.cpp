@@ -1,22 +1,28 @@
 /// The runtime for Python, without any framework: what a rank computes is a Python object, and
 /// tensors cross as DLPack capsules.
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include <pybind11/stl.h>
+#include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/actors/training_loop.hpp>
-#include <rrfp/base/step_name.hpp>
-#include <rrfp/compute/without_parameters.hpp>
+#include <rrfp/compute/keyed_hash.hpp>
+#include <rrfp/job/check_job.hpp>
 #include <rrfp/policies/registry.hpp>
 
-#include "dlpack.hpp"
 #include "gil.hpp"
+#include "order.hpp"
+#include "rank.hpp"
 #include "simulation.hpp"
 #include "timeline.hpp"
 
@@ -24,71 +30,82 @@ namespace rrfp::python {
 
 namespace {
 
-/// What one rank computes. The Python object has begin(step, trains) and run(kind, microbatch,
-/// chunk, first, count, input), which returns the message to the neighbour or None, and which folds
-/// the gradients of `count` microbatches from `first`.
-class python_compute final : public compute::without_parameters {
+/// A job of a program: the keys that it set, over the defaults.
+class program_job {
  public:
-  explicit python_compute(py::object tasks)
-      : begin_(shared(tasks.attr("begin"))),
-        run_(shared(tasks.attr("run"))),
-        forwards_in_order_(tasks.attr("forwards_in_order").cast<bool>()) {}
+  /// `counts`: the program counts loss terms.
+  program_job(const std::vector<std::string>& settings, bool counts)
+      : job_(value_of(
+            job::parse_job("", "settings", policies::registry(), settings, job::job_use::embed))) {
+    job_.train.averages_accumulation = counts;
+  }
 
-  void begin_step(step_id step, compute::step_purpose purpose) override {
-    with_gil([&] {
-      (*begin_)(number_of(step), purpose != compute::step_purpose::evaluation);
-    });
+  const job::job& get() const { return job_; }
+  /// What the program does itself.
+  py::dict values() const {
+    const auto& t = job_.train;
+    const auto shape = job::effective_shape(job_);
+    py::list parts_of;  // by stage and chunk
+    for (std::uint32_t s = 0; s < shape.stages; ++s) {
+      py::list of_stage;
+      for (std::uint32_t c = 0; c < shape.chunks; ++c)
+        of_stage.append(shape.virtual_stage(stage_id{s}, chunk_id{c}).value());
+      parts_of.append(std::move(of_stage));
+    }
+    py::dict d;
+    d["device"] = name_of(job_.device.kind);
+    d["gpus"] = job_.cuda.gpus;
+    d["recompute"] = job_.pipeline.recompute;
+    d["parts"] = shape.virtual_stages();
+    d["parts_of"] = std::move(parts_of);
+    d["seed"] = t.seed;
+    d["optimizer"] = t.optimizer == job::optimizer_kind::adamw ? "adamw" : "sgd";
+    d["lr"] = t.lr;
+    d["betas"] = py::make_tuple(t.beta1, t.beta2);
+    d["eps"] = t.epsilon;
+    d["weight_decay"] = t.weight_decay;
+    d["momentum"] = t.momentum;
+    d["loss_scale"] = t.loss_scale;
+    d["loss_scale_interval"] = t.loss_scale_interval;
+    d["hang_timeout_s"] = job_.run.hang_timeout_s;
+    return d;
   }
-  tensor_buffer run(const launch& l, tensor_buffer input) override {
-    return with_gil([&] {
-      auto given = input.defined() ? py::object{capsule_of(std::move(input))} : py::none();
-      const auto& t = l.what;
-      const auto made =
-          (*run_)(static_cast<int>(t.kind), t.mb.value(), t.chunk.value(),
-                  l.folds.first.value(), l.folds.count, std::move(given));
-      return made.is_none() ? tensor_buffer{} : buffer_of(made.cast<py::capsule>());
-    });
-  }
-  bool forwards_in_order() const override { return forwards_in_order_; }
 
  private:
-  const std::shared_ptr<py::object> begin_;
-  const std::shared_ptr<py::object> run_;
-  const bool forwards_in_order_;
+  static const char* name_of(job::device_kind kind) {
+    switch (kind) {
+      case job::device_kind::cpu: return "cpu";
+      case job::device_kind::cuda: return "cuda";
+      case job::device_kind::emulated: return "emulated";
+    }
+    return "";
+  }
+
+  job::job job_;
 };
 
-/// This process among those of the pipeline. `publish(port)` and `find()` tell the port on which
-/// node 0 listens.
-struct place {
-  std::uint32_t node = 0;
-  std::uint32_t nodes = 1;
-  std::string host;
-  std::shared_ptr<py::object> publish;
-  std::shared_ptr<py::object> find;
-};
-
+/// The port of node 0, in a store of the program: it has publish(port) and find().
 class python_store final : public actors::agent_store {
  public:
-  explicit python_store(const place& at) : publish_(at.publish), find_(at.find) {}
+  explicit python_store(py::object store) : store_(shared(std::move(store))) {}
 
   status publish(std::uint16_t port) override {
-    with_gil([&] { (*publish_)(port); });
+    with_gil([&] { store_->attr("publish")(port); });
     return success();
   }
   result<std::uint16_t> find(const std::stop_token&) override {
-    return with_gil([&] { return (*find_)().cast<std::uint16_t>(); });
+    return with_gil([&] { return store_->attr("find")().cast<std::uint16_t>(); });
   }
 
  private:
-  const std::shared_ptr<py::object> publish_;
-  const std::shared_ptr<py::object> find_;
+  const std::shared_ptr<py::object> store_;
 };
 
 /// The framework is the program's own; its vector instructions matter to the others.
 class python_framework final : public actors::framework {
  public:
-  python_framework(std::string instructions, const place& at)
-      : instructions_(std::move(instructions)), at_(at) {}
+  python_framework(std::string instructions, py::object connect)
+      : instructions_(std::move(instructions)), connect_(shared(std::move(connect))) {}
 
   status check_device(const job::job&) const override { return success(); }
   result<std::shared_ptr<const actors::job_model>> open(const job::job&) override {
@@ -96,86 +113,135 @@ class python_framework final : public actors::framework {
   }
   std::string vector_instructions() const override { return instructions_; }
   result<std::unique_ptr<actors::agent_store>> connect_store(
-      const actors::launch_place&, std::chrono::milliseconds) const override {
-    return std::unique_ptr<actors::agent_store>{std::make_unique<python_store>(at_)};
+      const actors::launch_place& at, std::chrono::milliseconds limit) const override {
+    try {
+      return with_gil([&]() -> std::unique_ptr<actors::agent_store> {
+        const auto seconds = std::chrono::duration<double>(limit).count();
+        return std::make_unique<python_store>((*connect_)(at.host, at.port, seconds));
+      });
+    } catch (const std::exception& e) {
+      return error{e.what(), error_kind::node_lost};
+    }
   }
 
  private:
   const std::string instructions_;
-  const place& at_;
+  const std::shared_ptr<py::object> connect_;
 };
 
-/// One pipeline of this process, whose tasks run on the thread that calls step().
+/// Functions and values of the program; see Runtime in the module.
+struct runtime_options {
+  py::object make_rank, order, tell, hear, on_note, on_report, connect;
+  std::string instructions;
+  std::optional<std::tuple<std::uint32_t, std::uint32_t, std::string>> place;
+  bool traces = false, has_state = false;
+};
+
+/// One pipeline of this process.
 class runtime {
  public:
-  /// `make_tasks(stage, rank)` returns what a rank of this process computes.
-  runtime(const std::vector<std::string>& settings, py::object make_tasks, const place& at,
-          std::string instructions, py::object on_note, py::object on_report, bool traces) {
-    auto j = value_of(
-        job::parse_job("", "settings", policies::registry(), settings, job::job_use::embed));
-    if (traces) trace_ = std::make_shared<actors::trace_recorder>();
+  runtime(const program_job& job, runtime_options o) {
+    const auto& j = job.get();
+    if (o.traces) trace_ = std::make_shared<actors::trace_recorder>();
     actors::loop_options options;
-    options.place = actors::launch_place{
-        .nodes = at.nodes, .node = node_id{at.node}, .host = at.host, .is_agents_port = true};
+    options.place = place_of(o);
     options.version = RRFP_VERSION;
-    options.computes_on_caller = true;
-    options.hooks.on_note = text_hook("on_note", std::move(on_note));
-    options.hooks.on_report = text_hook("on_report", std::move(on_report));
-    loop_ = std::make_shared<actors::training_loop>(j, std::move(options));
-    auto opened = without_gil([&]() -> status {
-      auto setup = actors::make_setup_without_model(j, policies::registry());
-      if (!setup) return setup.failure();
-      setup->trace = trace_.get();
-      setup->make_compute = [make = shared(std::move(make_tasks))](
-                                const auto&, const actors::rank_place& of)
-          -> result<std::shared_ptr<compute::rank_compute>> {
-        const auto& a = of.address;
-        return with_gil([&]() -> std::shared_ptr<compute::rank_compute> {
-          return std::make_shared<python_compute>((*make)(a.stage.value(), a.rank.value()));
-        });
+    const bool computes = j.device.kind != job::device_kind::emulated;
+    const auto ranks = j.pipeline.stages * j.pipeline.tp * j.pipeline.replicas;
+    is_on_caller_ = options.computes_on_caller = computes && options.place->nodes == ranks;
+    // A thread that cannot be ended keeps the hooks, so these keep the recorder.
+    const auto says = [&](const char* name, py::object to) {
+      return [hook = text_hook(name, std::move(to)), kept = trace_](const std::string& text) {
+        hook(text);
       };
-      if (auto joined = loop_->join(python_framework{std::move(instructions), at}); !joined)
-        return joined;
+    };
+    options.hooks.on_note = says("on_note", std::move(o.on_note));
+    options.hooks.on_report = says("on_report", std::move(o.on_report));
+    if (!o.tell.is_none()) {
+      options.hooks.tell = [tell = shared(std::move(o.tell))] {
+        return with_gil([&] { return (*tell)().cast<std::string>(); });
+      };
+      options.hooks.hear = [hear = shared(std::move(o.hear))](const std::string& lines) {
+        with_gil([&] { (*hear)(lines); });
+      };
+    }
+    if (!o.order.is_none())
+      orders_ = std::make_shared<python_orders>(std::move(o.order), job::effective_shape(j));
+    gate_ = std::make_shared<step_gate>(actors::patience_of(j));
+    options.hooks.on_end = [gate = gate_] { gate->close(); };
+    loop_ = std::make_shared<actors::training_loop>(j, std::move(options));
+    const python_framework framework{std::move(o.instructions), std::move(o.connect)};
+    check(without_gil([&] {
+      auto setup = setup_for(j, std::move(o.make_rank), o.has_state);
+      if (!setup) return status{setup.failure()};
+      if (auto joined = loop_->join(framework); !joined) return joined;
       return loop_->open(*std::move(setup), {}, trace_);
-    });
-    check(opened);
+    }));
   }
   runtime(const runtime&) = delete;
   runtime& operator=(const runtime&) = delete;
   ~runtime() { close(); }
 
-  /// Runs the tasks of one step on this thread; Ctrl-C ends the pipeline. The gradients stay.
-  py::dict pass(bool trains) {
+  /// One step or evaluation; Ctrl-C ends the pipeline. Without `updates` the gradients stay.
+  py::dict pass(bool trains, bool updates) {
     using compute::step_purpose;
     auto& loop = open();
+    if (orders_) orders_->renew();
+    const auto purpose = !trains   ? step_purpose::evaluation
+                         : updates ? step_purpose::training
+                                   : step_purpose::accumulation;
     const auto passed = value_of(without_gil([&] {
-      return loop.pass(trains ? step_purpose::accumulation : step_purpose::evaluation, {}, [] {
-        const py::gil_scoped_acquire gil;
-        if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-      });
+      return loop.pass(purpose, [&](step_id step) { gate_->open_for(step); }, look);
     }));
     const auto& s = passed.summary;
+    py::list losses;
+    for (const auto& l : s.losses) losses.append(l.mean);
     py::dict d;
     d["step"] = s.step;
+    d["loss"] = s.loss;
+    d["losses"] = std::move(losses);
+    d["gradient_norm"] = s.gradient_norm;
+    d["is_skipped"] = s.is_skipped;
+    d["lr"] = s.lr;
+    d["count"] = s.tokens;
     d["ms"] = s.step_ms;
     d["bubble"] = s.bubble_fraction;
+    d["weight_shares"] = s.weight_shares;
     return d;
   }
 
+  std::uint64_t steps() { return open().steps(); }
+  bool leads() { return open().leads(); }
+  bool is_on_caller() const { return is_on_caller_; }
+  /// Raises the error of a pipeline that has ended.
+  void check_open() {
+    auto& loop = open();
+    if (loop.is_over()) raise(loop.failure());
+  }
+  void save() {
+    auto& loop = open();
+    check(without_gil([&] { return loop.save(); }));
+  }
   std::string metrics() { return open().metrics_text(); }
   void report(const std::string& why) {
     auto& loop = open();
     without_gil([&] { loop.report(why); });
   }
+  /// Also after the end.
   std::string timeline(std::optional<std::uint64_t> step) {
-    return timeline_of(trace_.get(), "a schedule", step);
+    return timeline_of(trace_.get(), "a pipeline", step);
   }
-  void write_trace(const std::string& path) { python::write_trace(trace_.get(), "a schedule", path); }
-  void finish() {
+  void write_trace(const std::string& path) { python::write_trace(trace_.get(), "a pipeline", path); }
+
+  py::dict finish() {
     auto& loop = open();
-    const auto ended = without_gil([&] { return loop.finish(); });
+    const auto summary = value_of(without_gil([&] { return loop.finish(look); }));
     close();
-    if (!ended) raise(ended.failure());
+    py::dict d;
+    d["steps"] = summary.steps;
+    d["loss_first"] = summary.loss_first;
+    d["loss_last"] = summary.loss_last;
+    return d;
   }
   void close() {
     auto ended = std::move(loop_);
@@ -189,6 +255,56 @@ class runtime {
   }
 
  private:
+  /// Lets Python handle signals; what a handler raises ends the pipeline.
+  static void look() {
+    const py::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+
+  static actors::launch_place place_of(const runtime_options& o) {
+    if (!o.place)
+      return value_of(actors::resolve_launch(
+          {}, [](const char* name) -> const char* { return std::getenv(name); }));
+    const auto& [node, nodes, host] = *o.place;
+    return {.nodes = nodes, .node = node_id{node}, .host = host, .is_agents_port = true};
+  }
+
+  result<actors::session_setup> setup_for(const job::job& j, py::object make_rank,
+                                          bool has_state) const {
+    auto made = actors::make_setup_without_model(j, policies::registry());
+    if (!made) return made;
+    auto& setup = *made;
+    if (j.dispatch.slot_bytes != 0)
+      return job::blame(j, "dispatch.slot_bytes",
+                        "expected a job with a model: those of a program are not counted in bytes");
+    setup.trace = trace_.get();
+    if (orders_)
+      setup.rule.make_policy = [orders = orders_](stage_id stage) {
+        return with_gil([&] { return orders->make_policy(stage); });
+      };
+    if (has_state) {
+      setup.checkpoint = actors::checkpoint_setup_of(j, actors::identity_without_model(j));
+      setup.names_parameters = true;
+    }
+    setup.make_compute = [make = shared(std::move(make_rank)), gate = gate_](
+                             const auto&, const actors::rank_place& place)
+        -> result<std::shared_ptr<compute::rank_compute>> {
+      const auto& a = place.address;
+      try {
+        return with_gil([&]() -> std::shared_ptr<compute::rank_compute> {
+          const auto group =
+              place.group ? py::cast(python_group{place.group}) : py::object{py::none()};
+          return std::make_shared<python_rank>(
+              (*make)(a.stage.value(), a.rank.value(), a.replica.value(), group), a.stage,
+              place.group, gate);
+        });
+      } catch (const std::exception& e) {
+        return error{e.what()};
+      }
+    };
+    return made;
+  }
+
   actors::training_loop& open() {
     if (getpid() != process_)
       raise(error{"the pipeline belongs to the process that opened it, got a call in a child"});
@@ -197,6 +313,9 @@ class runtime {
   }
 
   const pid_t process_ = getpid();
+  bool is_on_caller_ = false;
+  std::shared_ptr<step_gate> gate_;
+  std::shared_ptr<python_orders> orders_;
   std::shared_ptr<actors::trace_recorder> trace_;
   std::shared_ptr<actors::training_loop> loop_;
 };
@@ -220,19 +339,46 @@ PYBIND11_MODULE(_runtime, m) {
         return rows_of(value_of(without_gil([&] { return simulate_job(job, settings, steps); })));
       },
       py::arg("job"), py::arg("settings"), py::arg("steps"));
-  py::class_<place>(m, "Place")
-      .def(py::init([](std::uint32_t node, std::uint32_t nodes, std::string host,
-                       py::object publish, py::object find) {
-             return place{node, nodes, std::move(host), shared(std::move(publish)),
-                          shared(std::move(find))};
-           }),
-           py::arg("node"), py::arg("nodes"), py::arg("host"), py::arg("publish"), py::arg("find"));
+  m.def(
+      "key_of_draws",
+      [](std::uint64_t seed, std::uint64_t step, std::uint64_t microbatch, std::uint64_t part) {
+        using compute::random_use;
+        return compute::keyed_hash({static_cast<std::uint64_t>(random_use::user_module), seed, step,
+                                    microbatch, part});
+      },
+      "The seed of torch's generator for a forward.");
+  py::class_<python_group>(m, "Group")
+      .def_property_readonly("rank", &python_group::rank)
+      .def_property_readonly("size", &python_group::size)
+      .def("sum", &python_group::sum, py::arg("tensor"))
+      .def("max", &python_group::max, py::arg("tensor"));
+  py::class_<program_job>(m, "Job")
+      .def(py::init<const std::vector<std::string>&, bool>(), py::arg("settings"), py::arg("counts"))
+      .def("values", &program_job::values);
+  // make_rank(stage, rank, replica, group or None) returns a rank of this process (_rank.py); connect(host, port,
+  // seconds) the store of torchrun. order(stage), tell() and hear(lines) may be None. place: (node, nodes, host), or
+  // None for that of the environment.
   py::class_<runtime>(m, "Runtime")
-      .def(py::init<const std::vector<std::string>&, py::object, const place&, std::string,
-                    py::object, py::object, bool>(),
-           py::arg("settings"), py::arg("make_tasks"), py::arg("place"), py::arg("instructions"),
-           py::arg("on_note"), py::arg("on_report"), py::arg("trace"))
-      .def("step", &runtime::pass, py::arg("trains"))
+      .def(py::init([](const program_job& job, py::object make_rank, py::object connect,
+                       std::string instructions, py::object on_note, py::object on_report,
+                       py::object order, py::object tell, py::object hear,
+                       decltype(runtime_options::place) place, bool trace, bool has_state) {
+             return std::make_unique<runtime>(
+                 job, runtime_options{std::move(make_rank), std::move(order), std::move(tell),
+                                      std::move(hear), std::move(on_note), std::move(on_report),
+                                      std::move(connect), std::move(instructions), std::move(place),
+                                      trace, has_state});
+           }),
+           py::arg("job"), py::arg("make_rank"), py::arg("connect"), py::arg("instructions"),
+           py::arg("on_note"), py::arg("on_report"), py::kw_only(), py::arg("order") = py::none(),
+           py::arg("tell") = py::none(), py::arg("hear") = py::none(),
+           py::arg("place") = py::none(), py::arg("trace") = false, py::arg("has_state") = false)
+      .def("step", &runtime::pass, py::arg("trains"), py::arg("updates"))
+      .def_property_readonly("steps", &runtime::steps)
+      .def_property_readonly("leads", &runtime::leads)
+      .def_property_readonly("is_on_caller", &runtime::is_on_caller)
+      .def("check_open", &runtime::check_open)
+      .def("save", &runtime::save)
       .def("metrics", &runtime::metrics)
       .def("report", &runtime::report, py::arg("why"))
       .def("timeline", &runtime::timeline, py::arg("step"))

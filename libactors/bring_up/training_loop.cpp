@@ -36,9 +36,9 @@ training_loop::training_loop(job::job j, loop_options options)
 
 training_loop::~training_loop() = default;
 
-std::chrono::milliseconds training_loop::patience() const {
+std::chrono::milliseconds patience_of(const job::job& j) {
   constexpr double a_week_s = 7.0 * 24 * 3600;
-  const auto seconds = job_.run.hang_timeout_s > 0 ? job_.run.hang_timeout_s : a_week_s;
+  const auto seconds = j.run.hang_timeout_s > 0 ? j.run.hang_timeout_s : a_week_s;
   return std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1e3)};
 }
 
@@ -203,20 +203,29 @@ result<passed_step> training_loop::pass(step_purpose purpose,
 
 void training_loop::wait_until(const std::function<bool()>& is_done,
                                const std::function<void()>& look) {
-  if (caller_ == nullptr) {
+  const auto wait = [this](const std::function<bool()>& until,
+                           const std::function<void()>& meanwhile) {
+    if (caller_)
+      return caller_->run_until(
+          [&] {
+            const std::lock_guard lock{mutex_};
+            return until();
+          },
+          meanwhile);
+    constexpr std::chrono::milliseconds moment{50};
     std::unique_lock lock{mutex_};
-    return changed_.wait(lock, is_done);
-  }
-  const auto is_done_now = [&] {
-    const std::lock_guard lock{mutex_};
-    return is_done();
+    while (!changed_.wait_for(lock, moment, until)) {
+      lock.unlock();
+      if (meanwhile) meanwhile();
+      lock.lock();
+    }
   };
   try {
-    caller_->run_until(is_done_now, look);
+    wait(is_done, look);
   } catch (...) {
     session_->interrupt();
     session_->interrupt();
-    caller_->run_until([this] { return is_over(); }, {});
+    wait([this] { return over_; }, {});
     throw;
   }
 }
@@ -230,14 +239,14 @@ status training_loop::save() {
   return success();
 }
 
-result<run_summary> training_loop::finish() {
+result<run_summary> training_loop::finish(const std::function<void()>& look) {
   {
     const auto call = begin_call();
     if (!call) return call.failure();
   }
   if (std::exchange(is_finished_, true)) return failure();
   if (leads() && !is_over()) session_->finish();
-  wait_until([&] { return over_; }, {});
+  wait_until([&] { return over_; }, look);
   if (ended_.how != ending::done && !ended_.nothing_lost) return failure();
   if (wait_for_rest() && members_) members_->leave();
   report_failures();
@@ -262,7 +271,7 @@ status training_loop::for_each_compute(std::function<status(compute::rank_comput
         if (!one && all->first.ok())
           all->first = within(fmt::format("stage {}", at.stage.value()), one.failure());
       },
-      patience());
+      patience_of(job_));
   return done ? all->first : done;
 }
 
@@ -284,7 +293,7 @@ bool training_loop::hosts(virtual_stage_id vs) const {
 bool training_loop::wait_for_rest() {
   std::unique_lock lock{mutex_};
   constexpr std::chrono::milliseconds moment{1000};
-  const auto limit = over_ && ended_.hung ? moment : patience();
+  const auto limit = over_ && ended_.hung ? moment : patience_of(job_);
   return changed_.wait_for(lock, limit, [&] { return is_at_rest_; });
 }
 

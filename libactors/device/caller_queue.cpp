@@ -17,10 +17,12 @@ class caller_queue::caller_device final : public device {
   }
 
   void post(std::function<void()> work) override {
-    const std::lock_guard lock{queue_.mutex_};
+    std::unique_lock lock{queue_.mutex_};
     if (stopped_) return;
     queue_.items_.push_back({this, std::move(work), {}});
     queue_.changed_.notify_all();
+    // Between two steps: a state to copy, for example.
+    if (!queue_.has_caller_ && queue_.running_ == nullptr) queue_.run_all(lock);
   }
 
   void begin_step(step_id step) override {
@@ -61,25 +63,47 @@ class caller_queue::caller_device final : public device {
 void caller_queue::run_until(const std::function<bool()>& is_done,
                              const std::function<void()>& look) {
   constexpr std::chrono::milliseconds moment{50};
-  while (!is_done()) {
-    std::unique_lock lock{mutex_};
-    if (!has_work_within(lock, moment)) {
-      lock.unlock();
-      if (look) look();
-      continue;
-    }
-    woken_ = false;
-    if (!has_work()) continue;
-    auto next = std::move(items_.front());
-    items_.pop_front();
-    running_ = next.of;
+  std::unique_lock lock{mutex_};
+  has_caller_ = true;
+  changed_.wait(lock, [this] { return running_ == nullptr; });
+  const auto unlocked = [&lock](const auto& function) {
     lock.unlock();
-    next.work();
-    next.work = nullptr;
+    const auto result = function();
     lock.lock();
-    running_ = nullptr;
-    changed_.notify_all();
+    return result;
+  };
+  try {
+    while (!unlocked(is_done)) {
+      const bool has_news = has_work_within(lock, moment);
+      woken_ = false;
+      if (has_work())
+        run_first(lock);
+      else if (!has_news && look)
+        unlocked([&] { return look(), true; });
+    }
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    has_caller_ = false;
+    throw;
   }
+  run_all(lock);
+  has_caller_ = false;
+}
+
+void caller_queue::run_first(std::unique_lock<std::mutex>& lock) {
+  auto next = std::move(items_.front());
+  items_.pop_front();
+  running_ = next.of;
+  lock.unlock();
+  next.work();
+  next.work = nullptr;
+  lock.lock();
+  running_ = nullptr;
+  changed_.notify_all();
+}
+
+void caller_queue::run_all(std::unique_lock<std::mutex>& lock) {
+  while (has_work()) run_first(lock);
 }
 
 bool caller_queue::has_work() {
@@ -104,6 +128,7 @@ bool caller_queue::has_work_within(std::unique_lock<std::mutex>& lock,
 void caller_queue::want(step_id step) {
   const std::lock_guard lock{mutex_};
   wanted_ = step;
+  has_caller_ = true;
 }
 
 void caller_queue::wake() {

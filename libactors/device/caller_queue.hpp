@@ -14,7 +14,8 @@
 
 namespace rrfp::actors {
 
-/// The work of all ranks of a process, in the order in which it came. Thread-safe.
+/// The work of all ranks of a process, in the order in which it came. What comes between two steps,
+/// a state to copy for example, runs on the thread that posts it. Thread-safe.
 class caller_queue {
  public:
   /// An idle caller polls the queue for `spin` before it sleeps.
@@ -25,7 +26,8 @@ class caller_queue {
   /// Runs work on this thread until `is_done` returns true, which is asked after each piece of work
   /// and after wake(). `look` is called about every 50 ms without work. One thread at a time.
   void run_until(const std::function<bool()>& is_done, const std::function<void()>& look);
-  /// Work of other steps waits; other nodes may have begun the next one.
+  /// Before run_until(): its work may begin. Work of other steps waits; other nodes may have begun
+  /// the next one.
   void want(step_id step);
   void wake();
 
@@ -43,6 +45,9 @@ class caller_queue {
 
   /// Drops the beginnings that are wanted.
   bool has_work();
+  /// Unlocks meanwhile.
+  void run_first(std::unique_lock<std::mutex>& lock);
+  void run_all(std::unique_lock<std::mutex>& lock);
   bool has_work_within(std::unique_lock<std::mutex>& lock,
                        std::chrono::steady_clock::duration limit);
 
@@ -51,6 +56,7 @@ class caller_queue {
   std::condition_variable changed_;
   std::deque<item> items_;
   const caller_device* running_ = nullptr;
+  bool has_caller_ = false;  ///< from want() to the end of run_until()
   bool woken_ = false;
   std::optional<step_id> wanted_;
 };

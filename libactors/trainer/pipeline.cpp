@@ -39,7 +39,7 @@ pipeline::impl::impl(job::job j, pipeline_options options)
                                            .on_end = [this] { data_->close(); },
                                            .tell = options_.tell,
                                            .hear = options_.hear}});
-  data_ = std::make_shared<fed_source>(loop_->patience());
+  data_ = std::make_shared<fed_source>(actors::patience_of(job_));
   model_ = std::make_unique<model_parts>(options_, job_.train.seed, data_);
 }
 

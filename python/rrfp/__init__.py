@@ -21,7 +21,7 @@ for public in (Error, Simulation, simulate):
     public.__module__ = __name__  # the name that a traceback prints
 del public
 
-_with_libtorch = {
+_with_torch = {
     "Pipeline": "_pipeline",
     "StepResult": "_pipeline",
     "copy_to_ranks": "_parallel",
@@ -33,9 +33,9 @@ _with_libtorch = {
 
 
 def __getattr__(name):
-    if name not in _with_libtorch:
+    if name not in _with_torch:
         raise AttributeError(f"module 'rrfp' has no attribute '{name}'")
-    value = getattr(importlib.import_module(f".{_with_libtorch[name]}", __name__), name)
+    value = getattr(importlib.import_module(f".{_with_torch[name]}", __name__), name)
     value.__module__ = __name__
     globals()[name] = value
     return value
@@ -47,9 +47,9 @@ def keyed_generator(seed, step, microbatch, stage):
     The pipeline runs each forward of a stage that draws random numbers in it; `step` counts from 1. A plain
     loop that does the same gets the same numbers.
     """
-    from ._libtorch import _rrfp
+    from ._draws import Generator
 
-    return _rrfp.GeneratorScope(seed, step, microbatch, stage)
+    return Generator(_runtime.key_of_draws(seed, step, microbatch, stage))
 
 
 __all__ = [

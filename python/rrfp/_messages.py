@@ -1,8 +1,13 @@
-"""What a part gives to the next one, as the one tensor that travels between them (rrfp/pack.hpp)."""
+"""What a part gives to its neighbour, as the one buffer that travels between them.
+
+A contiguous tensor of a type that DLPack knows travels as it is. Everything else is packed into bytes:
+8 bytes with the length of a JSON text, the text, and the tensors, each at a multiple of 64 bytes.
+"""
 
 import enum
 import functools
 import json
+import math
 import sys
 
 import torch
@@ -14,78 +19,102 @@ from torch.utils._pytree import (
     treespec_dumps,
     treespec_loads,
 )
+from torch.utils.dlpack import from_dlpack, to_dlpack
 
-from ._libtorch import _rrfp
-
-
-def pack(value):
-    """Returns the tensor that travels. Raises TypeError for what cannot."""
-    if type(value) is torch.Tensor and value.dtype == torch.float32 and _has_plain_strides(value):
-        return _packed([value], "")
-    leaves, spec = tree_flatten(value, is_leaf=_is_size)
-    tensors, others = [], []
-    for leaf in leaves:
-        is_tensor = isinstance(leaf, torch.Tensor)
-        tensors.append(leaf if is_tensor else None)
-        others.append(None if is_tensor else _as_json(leaf))
-        if is_tensor and type(leaf) not in (torch.Tensor, torch.nn.Parameter):
-            raise TypeError(f"between stages: expected plain tensors, got {type(leaf).__name__}")
-    tuples = []
-    for kind in _namedtuples(spec):
-        tuples.append(_name_of(kind))
-        _known(kind)
-    return _packed(tensors, json.dumps([treespec_dumps(spec), others, tuples]))
+# uint8 marks what is packed.
+_plain = {
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+}
+_alignment = 64
+_most_gaps = 16  # a copy with the strides of a tensor takes no more than so many times the memory of its elements
 
 
-def unpack(message):
-    """What pack() was given; the tensors are views of the message."""
-    tensors, note = _rrfp.unpack(message)
-    if not note:
-        return tensors[0]
-    spec, others, tuples = json.loads(note)
-    for name in tuples:
+def encode(value):
+    """The capsule that travels, and the tensors of `value` in order. Raises TypeError for what cannot travel."""
+    if type(value) is torch.Tensor and value.requires_grad == torch.is_grad_enabled() and _travels_alone(value):
+        return to_dlpack(value.detach()), [value]
+    structure, leaves = _flattened(value)
+    return _packed(structure, leaves), [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def decode(capsule, device=None, mesh_of=None):
+    """What encode() was given, and its tensors: views of the message, those with a gradient as leaves.
+
+    mesh_of(names): the device mesh of this process with those dimensions, for DTensors.
+    """
+    message = from_dlpack(capsule)
+    if message.dtype != torch.uint8:
+        value = _at_home(message, device)
+        if torch.is_grad_enabled() and value.dtype.is_floating_point:
+            value.requires_grad_(True)
+        return value, [value]
+    structure, leaves = _unpacked(message, device, mesh_of)
+    return _built(structure, leaves), [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def encode_gradients(gradients):
+    """The capsule of a list of tensors and None."""
+    if len(gradients) == 1:
+        only = gradients[0]
+        if type(only) is torch.Tensor and _travels_alone(only):
+            return to_dlpack(only.detach())
+    return _packed("l", list(gradients))
+
+
+def decode_gradients(capsule, device=None, mesh_of=None):
+    message = from_dlpack(capsule)
+    if message.dtype != torch.uint8:
+        return [_at_home(message, device)]
+    return _unpacked(message, device, mesh_of)[1]
+
+
+# ---- containers
+
+
+def _flattened(value):
+    """A text that describes the containers, and the leaves."""
+    if type(value) in (tuple, list) and not any(map(_is_container, value)):
+        return "t" if type(value) is tuple else "l", list(value)
+    if not _is_container(value):
+        return "", [value]
+    named = []
+
+    def is_leaf(inner):
+        if isinstance(inner, tuple) and hasattr(inner, "_fields"):
+            _known(type(inner))
+            named.append(_name_of(type(inner)))
+        return type(inner) is torch.Size
+
+    leaves, spec = tree_flatten(value, is_leaf=is_leaf)
+    return [treespec_dumps(spec), named], leaves
+
+
+def _built(structure, leaves):
+    if structure == "":
+        return leaves[0]
+    if structure in ("t", "l"):
+        return tuple(leaves) if structure == "t" else leaves
+    spec, named = structure
+    for name in named:
         _known(_named(name))
-    leaves = [_of_json(other) if tensor is None else tensor for tensor, other in zip(tensors, others)]
     return tree_unflatten(leaves, treespec_loads(spec))
 
 
-def _packed(tensors, note):
-    try:
-        return _rrfp.pack(tensors, note)
-    except RuntimeError as e:
-        raise TypeError(str(e).split("\n")[0]) from None
+def _is_container(value):
+    return not (value is None or isinstance(value, (torch.Tensor, bool, int, float, str, torch.Size)))
 
 
-def _has_plain_strides(tensor):
-    """Whether it travels as it is: a packed tensor keeps other strides."""
-    if tensor.layout != torch.strided:
-        return True  # and is refused
-    expected = 1
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def _is_size(value):
-    return type(value) is torch.Size
-
-
-def _as_json(leaf):
-    if _is_size(leaf):
-        return {"size": list(leaf)}
-    if isinstance(leaf, enum.Enum):
-        return {"enum": _name_of(type(leaf)), "name": leaf.name}
-    if leaf is None or isinstance(leaf, (bool, int, float, str)):
-        return leaf
-    raise TypeError(f"between stages: expected tensors, numbers, texts or None, got {type(leaf).__name__}")
-
-
-def _of_json(other):
-    if not isinstance(other, dict):
-        return other
-    return torch.Size(other["size"]) if "size" in other else _named(other["enum"])[other["name"]]
+def _known(kind):
+    """Lets torch write the class of a named tuple into a message."""
+    if kind not in SUPPORTED_SERIALIZED_TYPES:
+        _register_namedtuple(kind, serialized_type_name=f"{kind.__module__}.{kind.__qualname__}")
 
 
 def _name_of(kind):
@@ -104,15 +133,198 @@ def _named(name):
     return functools.reduce(getattr, path.split("."), sys.modules[module])
 
 
-def _namedtuples(spec):
-    """The classes of named tuples in a tree."""
-    if isinstance(spec.context, type) and hasattr(spec.context, "_fields"):
-        yield spec.context
-    for child in spec.children():
-        yield from _namedtuples(child)
+# ---- leaves
 
 
-def _known(kind):
-    """Lets torch write the class of a named tuple into a message."""
-    if kind not in SUPPORTED_SERIALIZED_TYPES:
-        _register_namedtuple(kind, serialized_type_name=f"{kind.__module__}.{kind.__qualname__}")
+def _packed(structure, leaves):
+    texts, parts = [], []
+    at = 0
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor):
+            texts.append(_text_of(leaf))
+            continue
+        text, data = _described(leaf)
+        texts.append(text)
+        parts.append((at, data))
+        at = _aligned(at + data.numel() * data.element_size())
+    head = json.dumps([structure, texts]).encode()
+    begin = _aligned(8 + len(head))
+    packed = torch.empty(begin + at, dtype=torch.uint8)
+    prefix = bytearray(len(head).to_bytes(8, "little") + head)
+    packed[: len(prefix)] = torch.frombuffer(prefix, dtype=torch.uint8)
+    for at, data in parts:
+        size = data.numel() * data.element_size()
+        packed[begin + at : begin + at + size].view(data.dtype).view(data.shape).copy_(data)
+    return to_dlpack(packed)
+
+
+def _unpacked(message, device, mesh_of):
+    length = int.from_bytes(message[:8].numpy().tobytes(), "little")
+    structure, texts = json.loads(message[8 : 8 + length].numpy().tobytes())
+    begin = at = _aligned(8 + length)
+    leaves = []
+    for text in texts:
+        if not isinstance(text, dict) or "dtype" not in text:
+            leaves.append(_of_text(text))
+            continue
+        dtype, stored = getattr(torch, text["dtype"]), text.get("stored", text["shape"])
+        size = math.prod(stored) * dtype.itemsize
+        data = _at_home(message[at : at + size].view(dtype), device).view(stored)
+        at = begin + _aligned(at - begin + size)
+        leaf = _laid_out(data, text)
+        if "mesh" in text:
+            leaf = _distributed(leaf, text, mesh_of)
+        if text["grad"] and torch.is_grad_enabled():
+            leaf = leaf.detach().requires_grad_(True)
+        leaves.append(leaf)
+    return structure, leaves
+
+
+def _described(leaf):
+    """How to build the tensor again, and the data that travels."""
+    from torch.distributed.tensor import DTensor
+
+    text = {}
+    if isinstance(leaf, DTensor):
+        mesh = leaf.device_mesh.mesh_dim_names
+        if mesh is None:
+            raise TypeError("between stages: expected a DTensor whose device mesh names its dimensions")
+        text["mesh"] = list(mesh)
+        text["placements"] = [_text_of_placement(p) for p in leaf.placements]
+        text["whole"] = [list(leaf.shape), list(leaf.stride())]
+        data = leaf.detach().to_local()
+    else:
+        if type(leaf) not in (torch.Tensor, torch.nn.Parameter):
+            raise TypeError(f"between stages: expected plain tensors, got {type(leaf).__name__}")
+        data = _dense(leaf.detach())
+    text |= {"dtype": str(leaf.dtype).removeprefix("torch."), "shape": list(data.shape), "grad": leaf.requires_grad}
+    if data.numel() == 0 or _has_plain_strides(data):
+        return text, data
+    stored = [1 if stride == 0 else size for size, stride in zip(data.shape, data.stride())]
+    last = _last_offset(stored, data.stride())
+    if last is None:
+        return text, data  # arrives contiguous
+    text["strides"] = list(data.stride())
+    if last + 1 == math.prod(stored):
+        text["stored"] = [last + 1]
+        return text, data.as_strided((last + 1,), (1,))
+    text["stored"] = stored
+    return text, data.as_strided(stored, data.stride())
+
+
+def _laid_out(data, text):
+    strides = text.get("strides")
+    if strides is None:
+        return data
+    if data.dim() == 1 and len(text["stored"]) == 1:
+        return data.as_strided(text["shape"], strides)
+    return torch.empty_strided(data.shape, strides, dtype=data.dtype).copy_(data).as_strided(text["shape"], strides)
+
+
+def _last_offset(sizes, strides):
+    """The offset of the last element; None where a copy with these strides is impossible or far too large."""
+    last = 0
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, sizes) if size > 1):
+        if stride <= last:
+            return None
+        last += stride * (size - 1)
+    return last if last < _most_gaps * math.prod(sizes) else None
+
+
+def _dense(tensor):
+    """Other tensors have no memory whose bytes are their values."""
+    kind = (
+        "nested"
+        if tensor.is_nested
+        else "meta"
+        if tensor.is_meta
+        else "quantized"
+        if tensor.is_quantized
+        else "sparse or blocked"
+        if tensor.layout != torch.strided
+        else None
+    )
+    if kind is not None:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        raise TypeError(f"between stages: expected dense tensors, got a {kind} one of {dtype}")
+    return tensor.resolve_conj().resolve_neg()
+
+
+def _travels_alone(tensor):
+    return (
+        tensor.dtype in _plain
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and not tensor.is_nested
+        and not tensor.is_neg()
+        and _has_plain_strides(tensor)
+    )
+
+
+def _has_plain_strides(tensor):
+    """Also of dimensions of size 1, by which kernels choose a format."""
+    expected = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _text_of(leaf):
+    if type(leaf) is torch.Size:
+        return {"size": list(leaf)}
+    if isinstance(leaf, enum.Enum):
+        return {"enum": _name_of(type(leaf)), "name": leaf.name}
+    if leaf is None or isinstance(leaf, (bool, int, float, str)):
+        return leaf
+    raise TypeError(f"between stages: expected tensors, numbers, texts or None, got {type(leaf).__name__}")
+
+
+def _of_text(text):
+    if not isinstance(text, dict):
+        return text
+    return torch.Size(text["size"]) if "size" in text else _named(text["enum"])[text["name"]]
+
+
+def _distributed(local, text, mesh_of):
+    from torch.distributed.tensor import DTensor
+
+    shape, stride = text["whole"]
+    return DTensor.from_local(
+        local,
+        mesh_of(tuple(text["mesh"])),
+        [_placement_of(p) for p in text["placements"]],
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=tuple(stride),
+    )
+
+
+def _text_of_placement(placement):
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    if type(placement) is Shard:
+        return f"S{placement.dim}"
+    if isinstance(placement, Replicate):
+        return "R"
+    if isinstance(placement, Partial) and placement.reduce_op == "sum":
+        return "P"
+    raise TypeError(f"between stages: expected a DTensor that is sharded, replicated or partial, got {placement}")
+
+
+def _placement_of(text):
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    return Replicate() if text == "R" else Partial() if text == "P" else Shard(int(text[1:]))
+
+
+def _at_home(tensor, device):
+    """On the device. On the CPU at a boundary: kernels may round differently at other addresses."""
+    if device is not None and device.type != "cpu":
+        return tensor.to(device)
+    return tensor if tensor.data_ptr() % _alignment == 0 else tensor.clone()
+
+
+def _aligned(offset):
+    return -(-offset // _alignment) * _alignment

@@ -1,75 +1,113 @@
-"""The part of the model in this process, as the runtime calls it: forwards, losses and optimizers."""
+"""The part of the model in this process: forwards, losses and optimizers, as the ranks call them."""
 
 import contextlib
 import copy
 import inspect
 import json
+import math
+import os
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from . import _recomputation
+from ._backward import leaves_of
 from ._buffers import Buffers
-from ._libtorch import _rrfp
-from ._messages import pack, unpack
-from ._modules import forwards_in_order, is_compiled, is_dynamic_rotary, one_line
-from ._optimizers import Optimizer, Parameters
+from ._draws import Draws, Generator, inside, turn
+from ._errors import Error
+from ._messages import decode, encode
+from ._modules import forwards_in_order, is_compiled, is_dynamic_rotary, keep_device_guard, one_line
+from ._optimizers import JobOptimizer, Optimizer, Parameters
+from ._parallel import RankGroup
+from ._part import Part
+from ._rank import Kept
+from ._training import TrainingRank, shape_of
+
+_weyl = 0x9E3779B97F4A7C15  # an odd number: all parts of a model have different seeds
 
 
 class Model:
-    """What the runtime calls: the parts in this process and their optimizers.
+    """The parts in this process and their optimizers.
 
     The runtime holds it. It must not refer to the Pipeline, which would then never be released.
     """
 
-    def __init__(self, part_at, loss_fn, optimizer, autocast, n_microbatches):
+    def __init__(self, part_at, loss_fn, optimizer, autocast, n_microbatches, replicas, job):
         self.part_at = part_at
         self.n_microbatches = n_microbatches  # of a replica
+        self.n_in_all = n_microbatches * replicas
         self.loss_fn = loss_fn
         self.optimizer = optimizer
+        self.job = job  # values of the settings
         self.modules = {}
         self.optimizers = []
+        self.ranks = []
+        self.owners = {}  # of a name: the part that has it
         self.rotary = {}  # part that has an embedding
         self.has_first = self.has_last = False
-        self.parts = 0  # of the whole model
+        self.is_on_caller = False
         self.keywords = set()  # that the parts in this process take
         self.all_keywords = set()  # that any part takes; with None, any keyword
         self.is_frozen = False  # all parts, when the pipeline opened
-        self.turn = contextlib.nullcontext
+        self.turn = contextlib.nullcontext()
         self.autocast = autocast
         self.batch = None  # of the running step
         self.batches = 0  # until now
-        self.failure = None  # the first exception of a function of the program since _call()
+        self.divisor = 0  # of gradients that wait
+        self.kept = Kept()
 
     def casting(self, device):
         if self.autocast is None:
             return contextlib.nullcontext()
-        return torch.autocast(torch.device(device).type, self.autocast)
+        return torch.autocast("cpu" if device is None else device.type, self.autocast)
 
-    def make_part(self, index, count, group):
-        return self.kept(self._make_part, index, count, group)
+    def make_rank(self, stage, rank, replica, group):
+        with self.kept:
+            return self._make_rank(stage, rank, replica, group and RankGroup(group))
+
+    def _make_rank(self, stage, rank, replica, group):
+        if group is not None and self.ranks:
+            raise ValueError("pipeline.tp: expected one rank of one stage in each process, got more")
+        device = self._device_of(len(self.ranks))
+        parts = []
+        for chunk, index in enumerate(self.job["parts_of"][stage]):
+            with _named(f"stage {stage} chunk {chunk}"):
+                parts.append(self._make_part(index, self.job["parts"], group, device, replica * self.n_microbatches))
+        made = TrainingRank(self, parts, stage, group, device)
+        self.ranks.append(made)
+        return made
 
     def make_optimizer(self, parameters, names):
-        made = self.kept(self._make_optimizer, parameters, names)
+        if self.optimizer is None:
+            return JobOptimizer(parameters, self.job)
+        with _named("optimizer"):
+            made = self.optimizer(Parameters(parameters, names))
+            if not hasattr(made, "step"):
+                raise TypeError(f"expected the function to return an optimizer of torch.optim, got {text_of(made)}")
         self.optimizers.append(made)
-        return KeptOptimizer(self, Optimizer(made, parameters))
-
-    def _make_optimizer(self, parameters, names):
-        made = self.optimizer(Parameters(parameters, names))
-        if not hasattr(made, "step"):
-            raise TypeError(f"expected the function to return an optimizer of torch.optim, got {text_of(made)}")
-        return made
+        return Optimizer(made, parameters)
 
     def tell(self):
         """The line that this process tells all others once its parts are made."""
-        return json.dumps([sorted(self.keywords - {None}), None in self.keywords, self.has_trained()])
+        return json.dumps([sorted(self.keywords - {None}), None in self.keywords, self.has_trained(), self.owners])
 
     def hear(self, lines):
         """The lines of all processes."""
         told = [json.loads(line) for line in lines.splitlines()]
-        for keywords, takes_all, _ in told:
+        for keywords, takes_all, _, owners in told:
             self.all_keywords |= set(keywords) | ({None} if takes_all else set())
-        self.is_frozen = not any(has_trained for _, _, has_trained in told)
+            for name, part in owners.items():
+                self._own(name, part)
+        self.is_frozen = not any(has_trained for _, _, has_trained, _ in told)
+
+    def _own(self, name, part):
+        other = self.owners.setdefault(name, part)
+        if other != part:
+            raise Error(
+                f"parameter '{name}' is in part {other} of the model and in part {part}: names must differ",
+                "bad_input",
+                2,
+            )
 
     def has_trained(self):
         return any(p.requires_grad for module in self.modules.values() for p in module.parameters())
@@ -84,8 +122,32 @@ class Model:
 
     def check_trained(self):
         """Refuses to train a model of which nothing can change."""
-        if 0 < len(self.modules) == self.parts and not self.has_trained():
+        if 0 < len(self.modules) == self.job["parts"] and not self.has_trained():
             raise ValueError("step(): expected a parameter that requires a gradient, got none in any part")
+
+    def begin(self, batch, counts, update):
+        """`counts`: the loss terms of each microbatch, or None: each counts once."""
+        self.batch = batch
+        self.batches += 1
+        self.kept.failure = None
+        batch.counts = counts or [1] * self.n_in_all
+        batch.divisor = sum(batch.counts)
+        if update is not None:
+            batch.divisor = self.divisor or batch.divisor
+            self.divisor = batch.divisor if counts and not update else 0
+
+    def _device_of(self, number):
+        """Of the rank `number` of this process; None: the CPU."""
+        if self.job["device"] != "cuda":
+            return None
+        present = torch.cuda.device_count()
+        chosen = self.job["gpus"] or list(range(present))
+        if not chosen or max(chosen) >= present:
+            raise Error(f'settings["device.gpus"]: expected some of the {present} devices here, got {chosen}', "bad_input", 2)
+        local, processes = (int(os.environ.get(name, default)) for name, default in (("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1)))
+        own = chosen[local * len(chosen) // processes : (local + 1) * len(chosen) // processes]
+        own = own or [chosen[local % len(chosen)]]
+        return torch.device("cuda", own[number % len(own)])
 
     def _give_rotary(self, module):
         """Gives a part its own embeddings that depend on the texts before, which parts of one model may share."""
@@ -94,78 +156,57 @@ class Model:
                 if is_dynamic_rotary(child) and self.rotary.setdefault(child, module) is not module:
                     parent.register_module(name, copy.deepcopy(child))
 
-    def kept(self, function, *args):
-        """Calls a function of the program on a thread of the runtime and keeps its first exception."""
-        try:
-            return function(*args)
-        except BaseException as e:
-            if self.failure is None:
-                self.failure = e
-            raise RuntimeError(one_line(e)) from None
-
-    def _make_part(self, index, count, group):
-        if group is not None and self.modules:
-            raise ValueError("pipeline.tp: expected one rank of one stage in each process, got more")
+    def _make_part(self, index, count, group, device, first_microbatch):
         if index in self.modules:
             module = copy.deepcopy(self.modules[index])  # of another replica
         else:
-            module = self.modules[index] = self.part_at(index, count, *([] if group is None else [group]))
-        if isinstance(module, torch.nn.Module):
-            self._give_rotary(module)
-        part = Part(self, module, index, count)
+            with Generator((self.job["seed"] + _weyl * (index + 1)) % 2**64):
+                made = self.part_at(index, count, *([] if group is None else [group]))
+            module = self.modules[index] = made
+        if not isinstance(module, torch.nn.Module):
+            raise TypeError(f"stages: expected a torch.nn.Module, got {type(module).__name__}")
+        if device is not None:
+            module.to(device)
+        self._give_rotary(module)
+        part = ModelPart(self, module, index, count, device, first_microbatch)
         if is_compiled(module):
             # torch.compile traces a module in its forward, when nothing else may run modules.
-            self.turn = _rrfp.GeneratorTurn
+            self.turn = turn
+            keep_device_guard()
         self.has_first |= part.is_first
         self.has_last |= part.is_last
-        self.parts = count
         self.keywords |= part.keywords | ({None} if part.takes_all else set())
         if part.is_last and self.loss_fn is None:
             raise ValueError("loss_fn: expected a function in the process of the last part, got None")
-        tied = part.name_of(part.tied) if part.tied and (part.is_first or part.is_last) else ""
-        names, tensors = [], []
-        for name, value in module.named_parameters():
-            if value.dtype != torch.float32 or value.device.type != "cpu":
-                raise TypeError(
-                    f"parameter '{name}': expected float32 on the CPU, got {value.dtype} on {value.device}"
-                )
-            names.append(part.name_of(name))
-            tensors.append(value)
-        return (
-            names,
-            tensors,
-            tied,
-            [part.name_of(name) for name in part.buffers.saved],
-            part.buffers.saved_values,
-            part.forwards_in_order,
-            lambda *at: self.kept(_recomputation.with_hooks, part.forward, *at),
-        )
+        for name in [*part.names(), *map(part.name_of, part.buffers.saved)]:
+            if name != part.tied:
+                self._own(name, index)
+        return part
 
 
-class KeptOptimizer:
-    """Keeps the exceptions of an optimizer."""
+class ModelPart(Part):
+    """A part of the model in this process."""
 
-    def __init__(self, model, optimizer):
-        self.step = lambda: model.kept(optimizer.step)
-        self.state = lambda: model.kept(lambda: list(optimizer.state()))
-        self.set_state = lambda found: model.kept(optimizer.set_state, found)
+    mesh_of = None
 
-
-class Part:
-    """A part of the model in this process, as the runtime calls it."""
-
-    def __init__(self, model, module, index, count):
-        if not isinstance(module, torch.nn.Module):
-            raise TypeError(f"stages: expected a torch.nn.Module, got {type(module).__name__}")
+    def __init__(self, model, module, index, count, device, first_microbatch):
+        super().__init__(module, index == 0, index + 1 == count)
         self.model = model
-        self.module = module
-        self.is_first = index == 0
-        self.is_last = index + 1 == count
-        self.training = None
-        self.tied = getattr(module, "tied_parameter", "")
+        self.index = index
+        self.device = device
+        self.first = first_microbatch
+        self.losses = {}  # by microbatch: value and terms
+        self.tied = None
+        self._training = None
+        self._step = 0
+        self._draws = Draws(device)
+        self._is_checked = False
+        tied = getattr(module, "tied_parameter", "")
         self.name_of = getattr(
-            module, "name_of_parameter", lambda name: "tied" if name == self.tied else f"{index}.{name}"
+            module, "name_of_parameter", lambda name: "tied" if name == tied else f"{index}.{name}"
         )
+        if tied and count > 1 and (self.is_first or self.is_last):
+            self.tied = self.name_of(tied)
         parameters = inspect.signature(module.forward).parameters.values()
         self.positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self.keywords = {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
@@ -173,40 +214,86 @@ class Part:
         self.buffers = Buffers(module)
         self.forwards_in_order = forwards_in_order(module)
 
-    def forward(self, message, mb, training, device):
-        """The message to the next part, or the loss."""
-        if training != self.training:
-            self.module.train(training)
-            self.training = training
-        batch = self.model.batch
-        there = lambda values: _moved(values, device)
-        args = there(batch.args[mb]) if self.is_first else (unpack(message),)
-        if not self.is_first and isinstance(args[0], tuple):
-            (args,) = args
+    def names(self):
+        return [self.name_of(name) for name, _ in self.module.named_parameters()]
+
+    def begin_step(self, step, trains):
+        self.begin(trains)
+        self.losses.clear()
+        self._step = step
+        if trains != self._training:
+            self.module.train(trains)
+            self._training = trains
+
+    def seeds(self):
+        """The gradient of the loss of a microbatch: the step's is the mean over all loss terms."""
+        return [torch.full((), self.model.scale / self.model.batch.divisor, **self._like_loss)]
+
+    def forward_message(self, mb, message):
+        """The message to the next part."""
+        batch, at = self.model.batch, self.first + mb
+        there = lambda values: _moved(values, self.device)
+        if self.is_first:
+            args, inputs = there(batch.args[at]), []
+        else:
+            args, inputs = decode(message, self.device)
+            args = args if isinstance(args, tuple) and not hasattr(args, "_fields") else (args,)
         # What the part before passes on counts more than what step() was given.
         passed = () if self.is_first else self.positional[: len(args)]
         kwargs = {
             k: there(v)
-            for k, v in batch.kwargs[mb].items()
+            for k, v in batch.kwargs[at].items()
             if k not in passed and (self.takes_all or k in self.keywords)
         }
+        call = lambda: self._compute(mb, args, kwargs, inputs)
+        return self.forward(mb, inputs, call, again=self.model.job["recompute"])
+
+    def _compute(self, mb, args, kwargs, inputs):
+        model, batch, at = self.model, self.model.batch, self.first + mb
         buffers = self.buffers
-        buffers.begin(self.model.batches, training)
+        buffers.begin(model.batches, self.trains)
         before = None if self.forwards_in_order else buffers.marks()
-        with self.model.turn(), self.model.casting(device), _recomputation.watched(buffers):
-            output = self.module(*args, **kwargs)
-        self.check_buffers(before)
+        key = (model.job["seed"], self._step, at, self.index)
+        with model.turn, model.casting(self.device), _recomputation.watched(buffers):
+            output = self._draws.run(key, self.trains, lambda: self.module(*args, **kwargs))
+        self._check_buffers(before)
         if not self.is_last:
-            return pack(output)
-        if batch.keeps_outputs:
-            batch.outputs[mb] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
-        with self.model.casting(device):
-            loss = self.model.loss_fn(output, there(batch.targets[mb]))
+            capsule, tensors = encode(output)
+            self._check_leaves(tensors, inputs)
+            return tensors, capsule
+        if batch.keeps_outputs and mb not in self.losses:
+            batch.outputs[at] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
+        with model.casting(self.device), inside():
+            loss = model.loss_fn(output, _moved(batch.targets[at], self.device))
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
             raise TypeError(f"loss_fn: expected a scalar tensor, got {text_of(loss)}")
-        return loss
+        self._check_leaves([loss], inputs)
+        self._like_loss = {"dtype": loss.dtype, "device": loss.device}
+        self._note_loss(mb, loss, batch.counts[at])
+        return [loss], None
 
-    def check_buffers(self, before):
+    def _note_loss(self, mb, loss, terms):
+        value = loss.item()
+        if not math.isfinite(value) and not self.model.job["loss_scale"]:
+            raise Error(
+                f"the loss of microbatch {mb} is {value}: training has diverged, or its data is unusable", "bad_input", 2
+            )
+        self.losses[mb] = (value, terms)
+
+    def _check_leaves(self, outputs, inputs):
+        """In the first forward of the training."""
+        if not self.trains or self._is_checked:
+            return
+        self._is_checked = True
+        own = {id(value) for value in (*self.module.parameters(), *inputs)}
+        for leaf in leaves_of(outputs):
+            if id(leaf) not in own:
+                raise RuntimeError(
+                    f"forward uses a leaf that is not trained here: {shape_of(leaf)}; expected each that requires a "
+                    "gradient among the parameters of its part of the model, or detached"
+                )
+
+    def _check_buffers(self, before):
         """Refuses changes of buffers whose values would be those of another order, or that a checkpoint lacks."""
         buffers = self.buffers
         is_last = buffers.end(self.model.n_microbatches)
@@ -259,12 +346,21 @@ def parts_of(stages, n_stages, world):
 
 
 def _moved(values, device):
-    if device == "cpu":
+    if device is None:
         return values
     return tree_map_only(torch.Tensor, lambda value: value.to(device, non_blocking=True), values)
 
 
+@contextlib.contextmanager
+def _named(what):
+    """Adds what was made to the text of an exception."""
+    try:
+        yield
+    except Error as e:
+        raise Error(f"{what}: {e}", e.kind, e.exit_code) from e
+    except Exception as e:
+        raise Error(f"{what}: {one_line(e)}", "bad_input", 2) from e
+
+
 def text_of(value):
-    if isinstance(value, torch.Tensor):
-        return f"{value.dtype} {list(value.shape)}"
-    return type(value).__name__
+    return shape_of(value) if isinstance(value, torch.Tensor) else type(value).__name__

@@ -31,6 +31,14 @@ def is_compiled(module):
     )
 
 
+def keep_device_guard():
+    """Compilation without a GPU, in a torch built for CUDA, stores a guard in a global variable that belongs to its
+    thread, so it is left dangling when a thread of a pipeline ends. This stores that of the calling thread for good."""
+    name = "_ensureCUDADeviceGuardSet"
+    getattr(torch._C, name, lambda: None)()
+    setattr(torch._C, name, lambda: None)
+
+
 def forwards_in_order(module):
     """Whether it says so, has a batch norm, or rotary embeddings that follow the lengths of the texts."""
     changes_buffers = any(name.endswith("running_mean") for name, _ in module.named_buffers()) or any(

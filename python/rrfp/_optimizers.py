@@ -25,7 +25,8 @@ class Optimizer:
         self.made = made
         self.parameters = parameters
 
-    def step(self):
+    def step(self, lr):
+        """`lr` is that of the settings; the program's own optimizer has its own."""
         self.made.step()
 
     def state(self):
@@ -58,3 +59,23 @@ class Optimizer:
         own = [index_of[p] for group in self.made.param_groups for p in group["params"]]
         state["state"] = {at: by_parameter[index] for at, index in enumerate(own) if index in by_parameter}
         self.made.load_state_dict(state)
+
+
+class JobOptimizer(Optimizer):
+    """That of the section [train] of the settings."""
+
+    def __init__(self, parameters, job):
+        made = None
+        if parameters and job["optimizer"] == "adamw":
+            options = {name: job[name] for name in ("lr", "betas", "eps", "weight_decay")}
+            made = torch.optim.AdamW(parameters, **options)
+        elif parameters:
+            options = {name: job[name] for name in ("lr", "momentum", "weight_decay")}
+            made = torch.optim.SGD(parameters, **options)
+        super().__init__(made, parameters)
+
+    def step(self, lr):
+        if self.made is not None:
+            for group in self.made.param_groups:
+                group["lr"] = lr
+            self.made.step()

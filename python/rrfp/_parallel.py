@@ -1,6 +1,24 @@
 """Operators of a part whose matrices are divided over the tensor-parallel ranks of its stage."""
 
 import torch
+from torch.utils.dlpack import to_dlpack
+
+
+class RankGroup:
+    """The tensor-parallel ranks of a stage."""
+
+    def __init__(self, group):
+        self._group = group
+        self.rank = group.rank
+        self.size = group.size
+        self.max = group.max
+        self.sum = group.sum
+
+    def all_reduce(self, tensor):
+        """The sum over all ranks, in their order; float32, float64 or int64."""
+        total = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        self.sum(to_dlpack(total))
+        return total.to(tensor.device)
 
 
 class _Copy(torch.autograd.Function):

@@ -1,5 +1,6 @@
 """The pipeline of a Python program."""
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -7,14 +8,19 @@ import sys
 
 import torch
 
+from . import _runtime
 from ._batches import Batch
 from ._closing import close_at_exit
+from ._draws import is_inside
 from ._errors import Error
-from ._libtorch import _rrfp
 from ._model import Model, parts_of, text_of
-from ._settings import in_words_of_settings
+from ._rendezvous import AgentStore
+from ._settings import in_words_of_settings, lines_of
 from ._settings import text_of as text_of_setting
 from ._timeline import Timeline
+
+# A task of a program runs once and whole.
+_fixed = {"dispatch.weight_pieces": 1, "dispatch.early_forwards": 0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +82,8 @@ class Pipeline:
     embeddings that follow the length of the text, or a part with the attribute forwards_in_order = True) runs its
     forwards in the order of the microbatches.
 
-    Parts run on threads of the pipeline, each part on one thread at a time. One thread calls the pipeline.
+    A process with one part runs its tasks on the thread that calls step(); parts that share a process have threads
+    of their own, one thread a stage. One thread calls the pipeline.
     """
 
     _pipeline = None  # also if __init__ is called with wrong arguments
@@ -142,28 +149,32 @@ class Pipeline:
                 raise ValueError('policy: expected a name with settings["dispatch.mode"] = "in-order"')
             stage_count = int(settings["pipeline.stages"])
             order = lambda stage: list(policy(stage, stage_count, n_microbatches))
-        self._model = Model(part_at, loss_fn, optimizer, autocast, n_microbatches)
-        self.stages = self._model.modules  #: the parts in this process, by their position in the model
-        self.optimizers = self._model.optimizers  #: of the parts in this process
         self.last = None  #: StepResult of the last step or evaluation
         say = lambda text: print(text, file=sys.stderr)
         try:
+            self._check_outside()
+            job = _runtime.Job(lines_of({**_fixed, **settings}), count is not None)
+            self._model = Model(part_at, loss_fn, optimizer, autocast, n_microbatches, replicas, job.values())
             self._pipeline = self._call(
-                lambda: _rrfp.Pipeline(
-                    [f"{key}={value}" for key, value in settings.items()],
-                    None if self._is_emulated else self._model.make_part,
-                    None if optimizer is None else self._model.make_optimizer,
-                    order,
-                    self._model.tell,
-                    self._model.hear,
+                lambda: _runtime.Runtime(
+                    job,
+                    self._model.make_rank,
+                    AgentStore,
+                    torch.backends.cpu.get_cpu_capability(),
                     on_note or say,
                     on_report or say,
-                    trace,
-                    count is not None,
+                    order=order,
+                    tell=self._model.tell,
+                    hear=self._model.hear,
+                    trace=trace,
+                    has_state=not self._is_emulated,
                 )
             )
         except Error as e:
             raise Error(_in_words_of_python(str(e), settings, own), e.kind, e.exit_code) from e.__cause__
+        self._model.is_on_caller = self._pipeline.is_on_caller
+        self.stages = self._model.modules  #: the parts in this process, by their position in the model
+        self.optimizers = self._model.optimizers  #: of the parts in this process
         close_at_exit(self)
         if self._model.is_frozen and optimizer is not None:
             (on_note or say)("no parameter requires a gradient: training changes nothing")
@@ -234,12 +245,24 @@ class Pipeline:
     def state_dict(self):
         """Copies of the parameters, buffers and optimizers' states of the parts in this process, on the CPU."""
         self._check_idle()
-        return self._call(self._pipeline.state_dict)
+        self._pipeline.check_open()
+        state = {}
+        with self._errors():
+            for rank in self._model.ranks:
+                for name, value, _ in rank.state(with_copies=True):
+                    if name not in state:  # of another replica
+                        state[name] = value.detach().to("cpu", copy=True)
+        return state
 
     def load_state_dict(self, state):
         """Sets the state of the parts in this process; `state` may have more. `steps` does not change."""
         self._check_idle()
-        self._call(lambda: self._pipeline.load_state_dict(state))
+        self._pipeline.check_open()
+        with self._errors():
+            for rank in self._model.ranks:  # All look before the first one changes.
+                rank.check_loaded(state)
+            for rank in self._model.ranks:
+                rank.load_state(state)
 
     def save(self):
         """Saves a checkpoint in the background, into settings["checkpoint.dir"]."""
@@ -305,11 +328,9 @@ class Pipeline:
         self._model.check_keywords(batch)
         if training:
             self._model.check_trained()
-        self._model.batch = batch
-        self._model.batches += 1
-        self._model.failure = None
+        self._model.begin(batch, counts, update if training else None)
         try:
-            self.last = StepResult(**self._call(lambda: self._pipeline.run(training, counts, update)))
+            self.last = StepResult(**self._call(lambda: self._pipeline.step(training, update)))
         finally:
             self._model.batch = None
         if losses is not None:
@@ -320,6 +341,25 @@ class Pipeline:
         """Refuses a call from a function of the running step, or from another thread meanwhile."""
         if self._model.batch is not None:
             raise Error("the pipeline is in a step or an evaluation: expected a call before or after it", "bad_input", 2)
+        self._check_outside()
+
+    @staticmethod
+    def _check_outside():
+        """Another pipeline may wait for this thread."""
+        if is_inside():
+            raise Error(
+                "the pipeline was called inside a forward, a loss or a keyed_generator: expected a call from outside",
+                "bad_input",
+                2,
+            )
+
+    @contextlib.contextmanager
+    def _errors(self):
+        """Errors of the state as those of the pipeline."""
+        try:
+            yield
+        except (TypeError, ValueError, RuntimeError) as e:
+            raise Error(str(e)) from e
 
     def _call(self, work):
         """Calls the runtime; an exception of a stage becomes the cause of its error.
@@ -330,7 +370,7 @@ class Pipeline:
             return work()
         except Error as e:
             self._raised = str(e)
-            failure, self._model.failure = self._model.failure, None
+            failure, self._model.kept.failure = self._model.kept.failure, None
             if failure is not None and not isinstance(failure, Exception):
                 raise failure from e
             if failure is not None:
@@ -347,5 +387,4 @@ def _in_words_of_python(message, settings, own):
         "train.seed": "seed",
     }
     message = in_words_of_settings(message, settings, {k: v for k, v in arguments.items() if k in own})
-    message = re.sub(r"\bmake_(stage|chunk) threw: ", "", message)
-    return re.sub(r"^make_(policy|optimizer) threw: (policy: )?", r"\1: ", message)
+    return message

@@ -10,8 +10,7 @@ import threading
 import torch
 import torch.utils.checkpoint
 
-from ._libtorch import _rrfp
-from ._modules import hooks_entered
+from ._draws import turn
 
 _thread = threading.local()
 _fork_rng = torch.random.fork_rng
@@ -23,7 +22,7 @@ _exit_hooks = torch.autograd.graph.saved_tensors_hooks.__exit__
 @contextlib.contextmanager
 def _fork_rng_in_turn(*args, **kwargs):
     # Torch's generators belong to the process: no forward of another part may draw meanwhile.
-    with _rrfp.GeneratorTurn(), _fork_rng(*args, **kwargs):
+    with turn, _fork_rng(*args, **kwargs):
         yield
 
 
@@ -49,13 +48,6 @@ def _exit_watched_hooks(self, kind, *error):
 torch.random.fork_rng = _fork_rng_in_turn
 torch.autograd.graph.saved_tensors_hooks.__enter__ = _enter_watched_hooks
 torch.autograd.graph.saved_tensors_hooks.__exit__ = _exit_watched_hooks
-
-
-def with_hooks(function, *args):
-    """The result of a forward, and whether it used hooks on saved tensors."""
-    before = hooks_entered()
-    result = function(*args)
-    return result, hooks_entered() != before
 
 
 @contextlib.contextmanager

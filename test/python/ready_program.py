@@ -4,6 +4,7 @@ usage: ready_program.py OPTIONS CASE...   OPTIONS: a Python dict, the options of
 """
 
 import ast
+import contextlib
 import copy
 import os
 import signal
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage
 
+import rrfp
 from rrfp.torch import ReadySchedule, pipelining_fn
 
 cpu = torch.device("cpu")
@@ -60,15 +62,15 @@ def microbatches(step, count, dtype=torch.float32, rows=None):
     )
 
 
-def plain_loop(parts, batches, make_optimizer, before=lambda step, mb, part: None):
+def plain_loop(parts, batches, make_optimizer, around=lambda step, mb, part: contextlib.nullcontext()):
     """The same training in one process: losses of all microbatches, and the parameters."""
     optimizers = [make_optimizer(part.parameters()) for part in parts]
     losses = []
     for step, (inputs, targets) in enumerate(batches, 1):
         for mb, (x, y) in enumerate(zip(inputs, targets)):
             for i, part in enumerate(parts):
-                before(step, mb, i)
-                x = part(*x) if isinstance(x, tuple) else part(x)
+                with around(step, mb, i):
+                    x = part(*x) if isinstance(x, tuple) else part(x)
             loss = loss_fn(x, y)
             loss.backward()
             losses.append(loss.detach())
@@ -81,7 +83,7 @@ def plain_loop(parts, batches, make_optimizer, before=lambda step, mb, part: Non
     return losses, parts
 
 
-def train(chunks, style, options, count=6, dtype=torch.float32, rows=None, make_blocks=blocks, before=None):
+def train(chunks, style, options, count=6, dtype=torch.float32, rows=None, make_blocks=blocks, **plain):
     """Trains, and compares with the plain loop: every loss and every parameter."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     make_optimizer = lambda parameters: torch.optim.AdamW(parameters, 1e-2)
@@ -106,9 +108,7 @@ def train(chunks, style, options, count=6, dtype=torch.float32, rows=None, make_
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-    if before is not None:
-        before = before(schedule)
-    expected, parts = plain_loop(whole, batches, make_optimizer, before or (lambda *at: None))
+    expected, parts = plain_loop(whole, batches, make_optimizer, **plain)
     for i, part in own.items():
         for (name, a), b in zip(part.state_dict().items(), parts[i].state_dict().values()):
             assert torch.equal(a, b), f"{name} of stage {i} differs by {(a - b).abs().max()}"
@@ -152,17 +152,9 @@ def many_outputs(options):
 
 
 def dropout(options):
-    """The plain loop seeds each forward as the schedule does."""
-
-    def before(schedule):
-        keys = schedule._parts[0]
-
-        def seed(step, mb, part):
-            torch.manual_seed(keys.key(step, mb, part))
-
-        return seed
-
-    train(1, "loop", options, make_blocks=lambda count: blocks(count, dropout=0.3), before=before)
+    """The plain loop draws the numbers of the schedule."""
+    around = lambda step, mb, part: rrfp.keyed_generator(7, step, mb, part)
+    train(1, "loop", options, make_blocks=lambda count: blocks(count, dropout=0.3), around=around)
 
 
 def checkpointed(options):
@@ -295,7 +287,7 @@ def tensor_parallel(options):
         target_mbs=targets if pp == 1 else None,
         losses=losses,
     )
-    assert schedule._tasks is not None and len(schedule._place.domain) == 2
+    assert schedule._rank is not None and len(schedule._place.domain) == 2
     for x, y in zip(inputs, targets):
         loss_fn(whole[1](whole[0](x)), y).backward()
     for (name, a), b in zip(part.named_parameters(), whole[pp].parameters()):
@@ -381,7 +373,7 @@ def in_a_trainer(options):
         loss_kwargs={"weight": 2.0},
         return_outputs=False,
     )
-    assert schedule._tasks.forwards_in_order == has_last
+    assert schedule._rank.forwards_in_order == has_last
     grads = [p.grad.clone() for p in parts[0].parameters()]
     for block in model:
         block.zero_grad()
@@ -434,7 +426,7 @@ def raised(options):
     try:
         schedule.step(*((x,) if rank == 0 else ()), target=x if rank == ranks - 1 else None)
     except RuntimeError as e:
-        assert "F2 of stage 1: ValueError: no more" in str(e), e
+        assert "stage 1, F2 of step 1: ValueError: no more" in str(e), e
         assert (e.__cause__ is not None) == (rank == 1), e.__cause__
     else:
         raise AssertionError("expected an error")

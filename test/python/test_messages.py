@@ -105,12 +105,12 @@ class Plain(torch.Tensor):
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
-        (lambda x: torch.quantize_per_tensor(x.detach(), 0.1, 0, torch.qint8), "a quantized one of QInt8"),
+        (lambda x: torch.quantize_per_tensor(x.detach(), 0.1, 0, torch.qint8), "a quantized one of qint8"),
         (lambda x: torch.quantize_per_channel(x.detach(), torch.ones(16), torch.zeros(16), 1, torch.quint8), "quantized"),
-        (lambda x: x.detach().to_sparse(), "a sparse or blocked one of Float"),
-        (lambda x: x.detach().to_sparse_csr(), "a sparse or blocked one of Float"),
-        (lambda x: torch.empty(2, device="meta"), "a meta one of Float"),
-        (lambda x: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "a nested one of Float"),
+        (lambda x: x.detach().to_sparse(), "a sparse or blocked one of float32"),
+        (lambda x: x.detach().to_sparse_csr(), "a sparse or blocked one of float32"),
+        (lambda x: torch.empty(2, device="meta"), "a meta one of float32"),
+        (lambda x: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "a nested one of float32"),
         (lambda x: torch.ones(2).as_subclass(Plain), "expected plain tensors, got Plain"),
         (lambda x: {1, 2}, "got set"),
         (lambda x: enum.Enum("Local", "A").A, "got Local"),

@@ -1,29 +1,24 @@
 """A schedule of torch.distributed.pipelining that runs the tasks that are ready."""
 
-import contextlib
 import inspect
 import os
 import sys
 
 import torch
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
-from torch.utils._pytree import tree_map_only
 
 from .. import _runtime
 from .._closing import close_at_exit
 from .._errors import Error
-from .._modules import one_line
+from .._rank import Kept, Rank
 from .._settings import called
-from . import _wire
 from ._domain import mesh_finder, ranks_of
-from ._part import Part
+from ._part import StagePart
 from ._rendezvous import Rendezvous
-
-_names = ("F", "B", "W", "BW")  # of the kinds of tasks, as the runtime numbers them
-_forward, _backward, _weight, _whole = range(4)
 
 # A part runs each task once and whole.
 _fixed = {"dispatch.weight_pieces": 1, "dispatch.early_forwards": 0}
+
 
 class ReadySchedule(PipelineScheduleMulti):
     """Runs the stages of torch.distributed.pipelining: a free rank runs the best-ranked task whose input is here.
@@ -41,7 +36,7 @@ class ReadySchedule(PipelineScheduleMulti):
         with a batch norm or an attribute forwards_in_order = True do.
     gradient_order: "exact" adds gradients in the order of the microbatches, so the result does not depend on the
         order of execution; "any" adds them as they come and holds fewer.
-    seed: of the random numbers of forwards, which depend on it, the step, the microbatch and the stage. None: the
+    seed: of the random numbers of forwards: those of rrfp.keyed_generator(seed, step, microbatch, stage). None: the
         seed of torch's generator at the first step.
     trace: whether to record each task, for report() and write_trace().
     hang_timeout_s: if no task finishes for so long, step() raises on all ranks and tells who waits for what.
@@ -108,7 +103,9 @@ class ReadySchedule(PipelineScheduleMulti):
         self._domain = domain
         self._forwards_in_order = forwards_in_order
         self._seed = seed
-        self._parts = [Part(stage, split_backward, gradient_order == "exact") for stage in stages]
+        self._parts = [
+            StagePart(stage, split_backward, gradient_order == "exact", mesh_finder(stage.submod)) for stage in stages
+        ]
         self._traces = trace
         self._say = [on_note or _print, on_report or _print]
         for key in _fixed:
@@ -122,7 +119,7 @@ class ReadySchedule(PipelineScheduleMulti):
             **(settings or {}),
         }
         self._runtime = None
-        self._tasks = None
+        self._kept = Kept()
         self._place = None
         self.last = None  #: figures of the last step: its number, duration in ms, and bubble
 
@@ -228,21 +225,25 @@ class ReadySchedule(PipelineScheduleMulti):
         return lambda output, mb: self._loss_fn(output, target_mbs[mb], **(loss_kwargs or {}))
 
     def _run(self, batch):
-        self._tasks.begin_batch(batch)
+        self._kept.failure = None
+        for part in self._parts:
+            part.batch = batch
         try:
-            self.last = self._runtime.step(self._has_backward)
+            figures = self._runtime.step(self._has_backward, False)
+            self.last = {name: figures[name] for name in ("step", "ms", "bubble")}
         except Error as e:
-            failure = self._tasks.failure
+            failure = self._kept.failure
             if failure is not None and not isinstance(failure, Exception):
                 raise failure  # KeyboardInterrupt, SystemExit
             raise e from failure
         finally:
-            self._tasks.end_batch()
+            for part in self._parts:
+                part.batch = None
 
     # ---- opening
 
     def _check_not_closed(self):
-        if self._runtime is None and self._tasks is not None:
+        if self._runtime is None and self._place is not None:
             raise Error("the pipeline is closed")
 
     def _open(self):
@@ -274,16 +275,17 @@ class ReadySchedule(PipelineScheduleMulti):
         in_order = self._forwards_in_order
         if in_order is None:
             in_order = any(part.forwards_in_order for part in self._parts)
-        self._tasks = _Tasks(self._parts, in_order)
+        self._rank = Rank(self._parts, self._kept, in_order)
         try:
             self._runtime = called(
                 lambda lines: _runtime.Runtime(
-                    lines,
-                    lambda stage, rank: self._tasks,
-                    _runtime.Place(place.node, place.size, place.host, place.publish, place.find),
+                    _runtime.Job(lines, False),
+                    lambda *at: self._rank,
+                    lambda *at: place,
                     torch.backends.cpu.get_cpu_capability(),
                     *self._say,
-                    self._traces,
+                    place=(place.node, place.size, place.host),
+                    trace=self._traces,
                 ),
                 {key: value for key, value in settings.items() if value is not None},
             )
@@ -302,72 +304,6 @@ class _Batch:
         self.keeps_outputs = True
         self.outputs = {}
         self.losses = {}
-
-
-class _Tasks:
-    """What the runtime calls on the thread of step()."""
-
-    def __init__(self, parts, forwards_in_order):
-        self.forwards_in_order = forwards_in_order
-        self._parts = parts
-        self._meshes = [mesh_finder(part.module) for part in parts]
-        self._batch = None
-        self.failure = None
-
-    def begin_batch(self, batch):
-        self._batch = batch
-        self._generator = torch.get_rng_state()
-
-    def end_batch(self):
-        self._batch = None
-        torch.set_rng_state(self._generator)
-
-    def begin(self, step, trains):
-        self._trains = trains
-        with self._kept("begin"):
-            for part in self._parts:
-                part.begin(step, trains)
-
-    def run(self, kind, mb, chunk, first, count, message):
-        part = self._parts[chunk]
-        with self._kept(f"{_names[kind]}{mb} of stage {part.stage.stage_index}"):
-            given = None if message is None else _wire.decode(message, self._meshes[chunk])
-            if kind == _forward:
-                return self._forward(part, mb, given)
-            if not self._trains:
-                return _wire.encode(()) if kind != _weight and not part.stage.is_first else None
-            folds = range(first, first + count)
-            if kind == _weight:
-                part.weight(mb, folds)
-                return None
-            grads = part.backward(mb, given, kind == _whole, folds)
-            return None if part.stage.is_first else _wire.encode(grads)
-
-    def _forward(self, part, mb, given):
-        batch = self._batch
-        args = batch.args[mb] if part.stage.is_first else given if isinstance(given, tuple) else (given,)
-        is_last = part.stage.is_last
-        loss_of = None
-        if is_last and batch.loss_of is not None:
-            loss_of = lambda output: batch.loss_of(output, mb)
-        output, loss = part.forward(mb, args, batch.kwargs[mb], loss_of)
-        if not is_last:
-            return _wire.encode(output)
-        if loss is not None:
-            batch.losses[mb] = loss.detach()
-        if batch.keeps_outputs:
-            batch.outputs[mb] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
-        return None
-
-    @contextlib.contextmanager
-    def _kept(self, task):
-        """Keeps the first exception of the program, whose text the runtime tells to all ranks."""
-        try:
-            yield
-        except BaseException as e:
-            if self.failure is None:
-                self.failure = e
-            raise RuntimeError(f"{task}: {one_line(e)}") from None
 
 
 def _placement_of(stages, total):

@@ -74,6 +74,10 @@ struct passed_step {
   std::string hook_failure;
 };
 
+/// How long a process waits for the batch of a step that others have begun, and for functions of
+/// the program that may never return.
+std::chrono::milliseconds patience_of(const job::job& j);
+
 /// Shared with its threads, because a task that never returns cannot be ended. One thread at a time
 /// may call it, except for interrupt(), report() and metrics_text().
 class training_loop : public std::enable_shared_from_this<training_loop> {
@@ -96,14 +100,14 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   /// Locks out other calls. Error: another call runs.
   result<std::unique_lock<std::mutex>> begin_call();
   /// `feed`: called with the key of the step before it begins. `look`: called about every 50 ms
-  /// while this thread waits, if it computes; what it throws ends the run and is thrown again.
+  /// while this thread waits; what it throws ends the run and is thrown again. May be empty.
   result<passed_step> pass(compute::step_purpose purpose,
                            const std::function<void(step_id)>& feed = {},
                            const std::function<void()>& look = {});
   /// Calls `work(compute)` for each rank here, between steps. Returns the first failure.
   status for_each_compute(std::function<status(compute::rank_compute&)> work);
   status save();
-  result<run_summary> finish();
+  result<run_summary> finish(const std::function<void()>& look = {});
   void interrupt() { session_->interrupt(); }
   void report(std::string why) { session_->report(std::move(why)); }
   std::string metrics_text() const;
@@ -116,9 +120,6 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   bool is_over();
   /// Why there is no result.
   error failure() const;
-  /// How long a process waits for the batch of a step that others have begun, and for functions of
-  /// the program that may never return.
-  std::chrono::milliseconds patience() const;
   void note(const std::string& line);
 
  private:
@@ -126,7 +127,7 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   status exchange_lines();
   status choose_resume(session_setup& setup);
   void set_hooks(session_setup& setup);
-  /// Computes meanwhile, if this thread does. `is_done` is called with mutex_ locked.
+  /// Computes meanwhile, if this thread does. `is_done` is called with mutex_ locked, `look` without.
   void wait_until(const std::function<bool()>& is_done, const std::function<void()>& look);
   /// Waits until nothing runs any more, up to a limit. False if something has not returned.
   bool wait_for_rest();

@@ -35,7 +35,7 @@ class Halves:
             self.input_grads = [None] * len(inputs)
             return
         targets = {get_gradient_edge(v).node for v in wanted}
-        self._branches = _branches_of([o.grad_fn for o in outputs if o.grad_fn is not None], targets)
+        self._branches = _branches_of(outputs, grads, targets)
         handles = [branch.watch() for branch in self._branches]
         try:
             found = dict(
@@ -52,7 +52,7 @@ class Halves:
         self.input_grads = [found.get(id(v)) for v in inputs]
 
     def run_weights(self):
-        """Adds the gradients of the weights to `grad` of the leaves."""
+        """Adds the gradients of the weights to `grad` of the leaves, as autograd does it."""
         if self._late is not None:
             full(*self._late, [])
             self._late = None
@@ -76,9 +76,13 @@ class _Branch:
 
         return self.node.register_prehook(note)
 
+    def known(self, grads):
+        """A prehook that puts what B noted in the place of what comes."""
+        return self.grads + (None,) * (len(grads) - len(self.grads))
 
-def _branches_of(roots, targets):
-    order, leads = _walk(roots, targets)
+
+def _branches_of(outputs, grads, targets):
+    order, leads = _walk([o.grad_fn for o in outputs if o.grad_fn is not None], targets)
     reached = {}  # by node: the leaves below it; only of nodes that do not lead to an input
     branches = []
     for node in order:  # children first
@@ -93,6 +97,13 @@ def _branches_of(roots, targets):
             reached[node] = reached[children[0]]
         else:
             reached[node] = set().union(*(reached[c] for c in children))
+    for output, grad in zip(outputs, grads):
+        # Outputs that do not depend on an input: B does not come there.
+        node = output.grad_fn
+        if node is not None and reached.get(node):
+            branch = _Branch(node, reached[node])
+            branch.grads = (None,) * output.output_nr + (grad,)
+            branches.append(branch)
     return branches
 
 
@@ -136,18 +147,35 @@ def _run(group):
                 grads.append(grad)
     if not edges:
         return
-    leaves = list(set().union(*(branch.leaves for branch in group)))
+    leaves = list({id(leaf): leaf.variable for branch in group for leaf in branch.leaves}.values())
     with contextlib.ExitStack() as held:
         if len(group) > 1:
             # One branch may lie behind another: what flows between them is counted already.
             for branch in group:
-                held.callback(branch.node.register_prehook(lambda _, known=branch.grads: known).remove)
-        found = torch.autograd.grad(edges, [GradientEdge(leaf, 0) for leaf in leaves], grads, allow_unused=True)
-    for leaf, grad in zip(leaves, found):
-        if grad is None:
-            continue
-        weight = leaf.variable
-        if weight.grad is None:
-            weight.grad = grad.to(getattr(weight, "grad_dtype", None) or grad.dtype)
-        else:
-            weight.grad += grad
+                held.callback(branch.node.register_prehook(branch.known).remove)
+        torch.autograd.backward(edges, grads, inputs=leaves)
+
+
+class Again:
+    """A backward whose W runs all of it once more, for the weights alone."""
+
+    def __init__(self, outputs, grads, inputs, weights):
+        pairs = [(o, g) for o, g in zip(outputs, grads) if o.requires_grad]
+        self._late = [o for o, _ in pairs], [g for _, g in pairs]
+        self._weights = weights
+        wanted = [v for v in inputs if v.requires_grad]
+        found = {}
+        if pairs and wanted:
+            grads = torch.autograd.grad(self._late[0], wanted, self._late[1], retain_graph=True, allow_unused=True)
+            found = dict(zip(map(id, wanted), grads))
+        self.input_grads = [found.get(id(v)) for v in inputs]
+
+    def run_weights(self):
+        if self._late[0]:
+            torch.autograd.backward(*self._late, inputs=self._weights)
+
+
+def leaves_of(outputs):
+    """The leaves on which the outputs depend and that get a gradient."""
+    order, _ = _walk([o.grad_fn for o in outputs if o.grad_fn is not None], ())
+    return [node.variable for node in order if hasattr(node, "variable")]

@@ -1,0 +1,74 @@
+"""Random numbers that do not depend on the order in which microbatches run."""
+
+import threading
+
+import torch
+
+from . import _runtime
+
+#: Torch's generators belong to the process: whoever sets one for a while holds the turn meanwhile.
+turn = threading.RLock()
+_thread = threading.local()
+
+
+def is_inside():
+    """Whether this thread is in a forward, a loss or a keyed_generator, for which a pipeline may wait."""
+    return getattr(_thread, "depth", 0) > 0
+
+
+class inside:
+    def __enter__(self):
+        _thread.depth = getattr(_thread, "depth", 0) + 1
+
+    def __exit__(self, *error):
+        _thread.depth -= 1
+
+
+class Generator:
+    """Seeds torch's generators of the CPU and of `device` from __enter__ to __exit__; then they are as before."""
+
+    def __init__(self, seed, device=None):
+        self._seed = seed
+        self._all = [torch.default_generator]
+        if device is not None and device.type == "cuda":
+            torch.cuda.init()
+            self._all.append(torch.cuda.default_generators[device.index or 0])
+        self._inside = inside()
+
+    def __enter__(self):
+        turn.acquire()
+        self._inside.__enter__()
+        self._before = [g.get_state() for g in self._all]
+        for g in self._all:
+            g.manual_seed(self._seed)
+        return self
+
+    def __exit__(self, *error):
+        for g, state in zip(self._all, self._before):
+            g.set_state(state)
+        self._inside.__exit__()
+        turn.release()
+
+
+class Draws:
+    """Runs the forwards of one part, each with numbers of its own; without a generator where the first one of its
+    mode drew none."""
+
+    def __init__(self, device=None):
+        self._device = device
+        self._used = {}  # by mode
+
+    def run(self, key, training, call):
+        """`key`: (seed, step, microbatch, part)."""
+        used = self._used.get(training)
+        if used is False:
+            with inside():
+                return call()
+        with Generator(_runtime.key_of_draws(*key), self._device) as generator:
+            if used is None:
+                before = [g.get_state() for g in generator._all]
+            result = call()
+            if used is None:
+                after = [g.get_state() for g in generator._all]
+                self._used[training] = not all(map(torch.equal, before, after))
+        return result

@@ -1,0 +1,220 @@
+"""A part of a model, task by task: the gradients of its weights are those of a loop over the microbatches."""
+
+import time
+
+import torch
+
+from . import _backward
+from ._modules import hooks_entered, is_compiled
+
+
+class Part:
+    """Runs F, B and W of one module for microbatches in any order, and adds up the gradients in theirs.
+
+    splits: whether W computes the gradients of weights, or "auto". is_exact: whether they are added up in the order of
+    the microbatches.
+    """
+
+    def __init__(self, module, is_first, is_last, splits="auto", is_exact=True):
+        self.module = module
+        self.is_first, self.is_last = is_first, is_last
+        self.is_exact = is_exact
+        self.trains = True  # in this step
+        self._splits = splits
+        self._trial = _SplitTrial()
+        self._flights = {}  # by microbatch, from F to the end of W
+
+    def begin(self, trains):
+        self.trains = trains
+        self._flights.clear()
+        self._slots = self._versions = None
+        if trains and any(getattr(p, "_post_accumulate_grad_hooks", None) for p in self.module.parameters()):
+            # These see what the microbatches before have left.
+            self._versions = [(p, p._version) for p in self.module.parameters()]
+
+    def forward(self, mb, inputs, compute, again=False):
+        """The second result of compute(), whose first one is the tensors that get a gradient.
+
+        inputs: the tensors that came for it. again: whether backward computes it anew, and nothing is held meanwhile.
+        """
+        before = hooks_entered()
+        outputs, result = compute()
+        if self.trains:
+            flight = self._flights[mb] = _Flight(inputs)
+            if again:
+                flight.compute = compute
+            else:
+                flight.outputs, flight.has_hooks = outputs, hooks_entered() != before
+        return result
+
+    def backward(self, mb, grads, is_whole, folds):
+        """B, or BW if `is_whole`; `grads` of the outputs. Returns the gradients of the inputs."""
+        flight = self._flights[mb]
+        begun = time.thread_time_ns()
+        if flight.compute is not None and any(g is not None for g in grads):
+            before = hooks_entered()
+            flight.outputs, _ = flight.compute()
+            flight.has_hooks = hooks_entered() != before
+        outputs, grads, inputs = *_matching(flight.outputs, grads), flight.inputs
+        flight.outputs = flight.inputs = flight.compute = None
+        is_hooked = self._versions is not None
+        flight.is_split = (not is_whole or is_hooked) and self._may_split(flight, is_whole)
+        if is_whole and self._is_turn_of(mb, folds):
+            found = _backward.full(outputs, grads, inputs)
+            flight.grads = ()
+        elif flight.is_split:
+            flight.late = _backward.Halves(outputs, grads, inputs)
+            found = flight.late.input_grads
+        elif is_hooked:
+            weights = [p for p in self.module.parameters() if p.requires_grad]
+            flight.late = _backward.Again(outputs, grads, inputs, weights)
+            found = flight.late.input_grads
+        else:
+            found = self._apart(flight, lambda: _backward.full(outputs, grads, inputs))
+        if is_whole:
+            self._fold(mb, folds)
+        flight.ns = time.thread_time_ns() - begun
+        return found
+
+    def weight(self, mb, folds):
+        """W of a microbatch whose B has run."""
+        flight = self._flights[mb]
+        begun = time.thread_time_ns()
+        self._fold(mb, folds)
+        if list(folds) == [mb]:
+            self._trial.add(flight.is_split, flight.ns + time.thread_time_ns() - begun)
+
+    def after_weights(self):
+        """Called when W has added gradients up."""
+
+    def gradient_slots(self):
+        """Where backward leaves gradients."""
+        return [Slot(p, "grad") for p in self.module.parameters() if p.requires_grad]
+
+    # ---- the order of the gradients
+
+    def _may_split(self, flight, is_whole):
+        if flight.has_hooks:
+            return False  # a checkpoint would compute its forward twice
+        if self._splits == "auto" and is_compiled(self.module):
+            self._splits = False  # both halves are one
+        return self._splits is True or (self._splits == "auto" and (is_whole or self._trial.splits_next()))
+
+    def _is_turn_of(self, mb, folds):
+        return not self.is_exact or (len(folds) > 0 and folds.start == mb)
+
+    def _apart(self, flight, work):
+        """Runs a backward whose gradients wait for their turn."""
+        if self._slots is None:
+            self._slots = self.gradient_slots()  # the parameters of a step stay the same
+        held = [slot.take() for slot in self._slots]
+        try:
+            return work()
+        finally:
+            flight.grads = [slot.take() for slot in self._slots]
+            for slot, value in zip(self._slots, held):
+                slot.put(value)
+
+    def _fold(self, mb, folds):
+        """Adds what has waited, in the order of the microbatches."""
+        for other in folds if self.is_exact else [mb]:
+            flight = self._flights.pop(other)
+            if flight.late is not None:
+                flight.late.run_weights()
+                self.after_weights()
+            elif flight.grads:
+                _add(self._slots, flight.grads)
+        for parameter, version in self._versions or ():
+            if parameter._version != version:
+                raise RuntimeError(
+                    f"a hook changes a parameter of {list(parameter.shape)} when a gradient is added, while other "
+                    "microbatches use it: expected the pipeline's optimizer to change it, at the end of the step"
+                )
+
+
+class _Flight:
+    """A microbatch between its F and the end of its W."""
+
+    __slots__ = ("inputs", "outputs", "compute", "has_hooks", "is_split", "late", "grads", "ns")
+
+    def __init__(self, inputs):
+        self.inputs = inputs
+        self.outputs = ()
+        self.compute = self.late = None
+        self.has_hooks = self.is_split = False
+        self.grads = ()
+        self.ns = 0
+
+
+class Slot:
+    def __init__(self, owner, name):
+        self.owner, self.name = owner, name
+
+    def take(self):
+        value = getattr(self.owner, self.name)
+        if value is not None:
+            setattr(self.owner, self.name, None)
+        return value
+
+    def put(self, value):
+        if value is not None:
+            setattr(self.owner, self.name, value)
+
+
+def _add(slots, values):
+    sums, more = [], []
+    for slot, value in zip(slots, values):
+        if value is None:
+            continue
+        mine = getattr(slot.owner, slot.name)
+        if mine is None:
+            slot.put(value)
+        else:
+            sums.append(mine)
+            more.append(value)
+    if sums:
+        with torch.no_grad():
+            if all(type(mine) is torch.Tensor for mine in sums):
+                torch._foreach_add_(sums, more)
+            else:
+                for mine, value in zip(sums, more):
+                    mine += value
+
+
+def _matching(outputs, grads):
+    """The outputs that have a gradient, with it."""
+    if len(grads) != len(outputs):
+        if not outputs:  # no gradient came
+            return [], []
+        raise RuntimeError(f"expected {len(outputs)} gradients from the next stage, got {len(grads)}")
+    pairs = [(o, g) for o, g in zip(outputs, grads) if g is not None]
+    return [o for o, _ in pairs], [g for _, g in pairs]
+
+
+class _SplitTrial:
+    """Finds out whether it pays to leave the gradients of weights to W.
+
+    The first backwards of a part alternate between both ways; the bits are equal. If B and W together take over a
+    tenth longer than one backward, as with tiny layers, B computes all gradients from then on, and W adds them up.
+    """
+
+    _warm_up, _samples = 1, 4  # the first time of each way allocates memory
+
+    def __init__(self):
+        self._is_decided = self._splits = False
+        self._times = ([], [])  # whole, split
+
+    def splits_next(self):
+        if not self._is_decided:
+            self._splits = not self._splits
+        return self._splits
+
+    def add(self, is_split, ns):
+        if self._is_decided:
+            return
+        self._times[is_split].append(ns)
+        if min(map(len, self._times)) < self._samples:
+            return
+        whole, split = (sorted(times[self._warm_up :]) for times in self._times)
+        self._is_decided = True
+        self._splits = split[len(split) // 2] <= 1.1 * whole[len(whole) // 2]

@@ -1,0 +1,92 @@
+"""What the runtime calls of a rank, on the thread of step() or on one of its own."""
+
+import torch
+
+from ._messages import decode_gradients, encode_gradients
+from ._modules import one_line
+
+_names = ("F", "B", "W", "BW")  # of the kinds of tasks, as the runtime numbers them
+_forward, _backward, _weight, _whole = range(4)
+
+
+class Kept:
+    """The first exception of the program's functions, whose text the runtime tells to all processes."""
+
+    def __init__(self):
+        self.failure = None
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, kind, e, traceback):
+        if e is None:
+            return
+        is_input = getattr(e, "kind", None) == "bad_input"
+        if self.failure is None:
+            self.failure = e.__cause__ if is_input else e
+        if is_input:
+            return
+        raise RuntimeError(one_line(e)) from None
+
+
+class Rank:
+    """A stage whose parameters are the program's own: it has no updates and no state.
+
+    Its parts have forward_message(mb, message) beside what Part has.
+    """
+
+    tied_side = 0  # 1: it has the owner of a tied parameter, 2: the copy
+
+    def __init__(self, parts, kept, forwards_in_order):
+        self.parts = parts
+        self.kept = kept
+        self.forwards_in_order = forwards_in_order
+
+    def prepare_thread(self):
+        pass
+
+    def begin(self, step, trains):
+        self.trains = trains
+        with self.kept:
+            for part in self.parts:
+                part.begin_step(step, trains)
+
+    def run(self, kind, mb, chunk, first, count, message):
+        """One task, which folds the gradients of `count` microbatches from `first`."""
+        part = self.parts[chunk]
+        with self.kept, torch.set_grad_enabled(self.trains):
+            if kind == _forward:
+                return part.forward_message(mb, message)
+            if not self.trains:
+                # An empty gradient tells the neighbour that it may release its input as well.
+                return None if kind == _weight or part.is_first else encode_gradients(())
+            folds = range(first, first + count)
+            if kind == _weight:
+                return part.weight(mb, folds)
+            grads = part.seeds() if part.is_last else decode_gradients(message, part.device, part.mesh_of)
+            found = part.backward(mb, grads, kind == _whole, folds)
+            return None if part.is_first else encode_gradients(found)
+
+    def losses(self):
+        return []
+
+    def sum_gradients(self, replicas):
+        pass
+
+    def squared_norms(self):
+        return []
+
+    def apply(self, scale, lr):
+        pass
+
+    def end_without_update(self):
+        pass
+
+    def values(self):
+        return []
+
+    def names(self):
+        return []
+
+    def snapshot(self, with_copies, is_copied):
+        return []

@@ -1,0 +1,359 @@
+"""A rank with parameters: their gradients over replicas and ranks, the update, and the state."""
+
+import torch
+from torch.utils.dlpack import from_dlpack, to_dlpack
+
+from ._errors import Error
+from ._messages import decode_gradients, encode_gradients
+from ._rank import Rank
+
+_optimizer_prefix = "optimizer."
+_scale_name, _good_steps_name = (f"{_optimizer_prefix}loss_scale{end}" for end in ("", "_steps"))
+_none, _owner, _copy = range(3)  # sides of a tie
+
+
+class TrainingRank(Rank):
+    def __init__(self, model, parts, stage, group, device):
+        in_order = any(part.forwards_in_order for part in parts)
+        if in_order and model.job["recompute"]:
+            raise Error(
+                f"stage {stage}: its forward changes buffers, so it may run only once: expected "
+                "pipeline.recompute = false",
+                "bad_input",
+                2,
+            )
+        super().__init__(parts, model.kept, in_order)
+        self._model = model
+        self._group = group
+        self._device = device
+        self._scale = LossScale(model.job)
+        self._find_parameters()
+        #: Which sides of a tie are here; frozen ones have no part in it.
+        self._ties = {side for p, _, side, _ in self._parameters if side != _none and p.requires_grad}
+        self.tied_side = next(iter(self._ties)) if len(self._ties) == 1 else _none
+        values = [p for p, *_ in self._parameters]
+        self._optimizer = model.make_optimizer(values, [name for _, name, *_ in self._parameters])
+
+    def _find_parameters(self):
+        """Anew for each step: a program may replace them."""
+        self._parameters = []  # (tensor, name, side of the tie, position in the model)
+        for part in self.parts:
+            for index, (name, value) in enumerate(part.module.named_parameters()):
+                name = part.name_of(name)
+                side = _none if name != part.tied else _owner if part.is_first else _copy
+                if self._group is not None and value.dim() == 0:
+                    raise ValueError("pipeline.tp: expected parameters with a dimension, got a scalar")
+                at = (part.index, index, 0 if self._group is None else self._group.rank)
+                self._parameters.append((value, name, side, at))
+
+    # ---- a step
+
+    def prepare_thread(self):
+        if self._device is not None:
+            torch.cuda.set_device(self._device)
+        elif not self._model.is_on_caller:
+            # Ranks on one machine would compete for its cores.
+            torch.set_num_threads(1)
+
+    def begin(self, step, trains):
+        self._find_parameters()
+        if trains:
+            for p, name, side, _ in self._parameters:
+                if side != _none and p.requires_grad != (side in self._ties):
+                    raise RuntimeError(
+                        f"the tied parameter '{name}' was {'unfrozen' if p.requires_grad else 'frozen'} after the "
+                        "stage was created: expected a requires_grad that does not change"
+                    )
+            self._model.scale = self._scale.value
+        if self.parts[-1].is_last and self._model.batch.divisor <= 0:
+            raise Error(
+                f"count: expected a sum over 0 of the loss terms of a step, got {self._model.batch.divisor}", "bad_input", 2
+            )
+        self._is_joined = self._is_unscaled = False
+        self._folded = [0] * len(self.parts)
+        super().begin(step, trains)
+
+    def run(self, kind, mb, chunk, first, count, message):
+        result = super().run(kind, mb, chunk, first, count, message)
+        if self._group is not None and self.trains and count:
+            self._folded[chunk] += count
+            if self._folded[chunk] == self._model.n_microbatches:
+                # A parameter that is cut over the ranks is one parameter.
+                self._agree(self._group, [p for p in self.parts[chunk].module.parameters() if p.requires_grad])
+        return result
+
+    def losses(self):
+        all_losses = self.parts[-1].losses if self.parts[-1].is_last else {}
+        return [(mb, value / terms if terms else 0.0, terms) for mb, (value, terms) in sorted(all_losses.items())]
+
+    def sum_gradients(self, replicas):
+        values = [p for p, *_ in self._parameters]
+        self._agree(replicas, values)
+        for p in values:
+            if p.grad is not None:
+                _sum(replicas, p.grad)
+
+    def _agree(self, group, parameters):
+        """Gives a gradient of zeros to each parameter that has one elsewhere alone."""
+        has = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int64)
+        group.max(to_dlpack(has))
+        for p, has_any in zip(parameters, has.tolist()):
+            if has_any and p.grad is None:
+                p.grad = torch.zeros_like(p)
+
+    def tied_gradient(self):
+        return encode_gradients([self._of_side(self.tied_side).grad])
+
+    def join_tied(self, capsule):
+        (theirs,) = decode_gradients(capsule, self._device)
+        mine = self._of_side(self.tied_side)
+        mine.grad = _sum_of_sides(*((mine.grad, theirs) if self.tied_side == _owner else (theirs, mine.grad)))
+        self._is_joined = True
+
+    def _of_side(self, wanted):
+        return next(p for p, _, side, _ in self._parameters if side == wanted)
+
+    def _join_local_tie(self):
+        """Both sides are on this stage: the same sum as across stages."""
+        if self._is_joined or len(self._ties) < 2:
+            return
+        self._is_joined = True
+        owner, other = self._of_side(_owner), self._of_side(_copy)
+        total = _sum_of_sides(owner.grad, other.grad)
+        owner.grad, other.grad = total, None if total is None else total.clone()
+
+    def squared_norms(self):
+        self._join_local_tie()
+        self._unscale()
+        places, squares = [], []
+        for p, _, side, at in self._parameters:
+            if p.grad is not None and side != _copy:
+                places.append(at)
+                squares.append(_real(p.grad).to(torch.float64).square().sum())
+        return list(zip(places, torch.stack(squares).tolist())) if squares else []
+
+    def _unscale(self):
+        if self._scale.is_on and not self._is_unscaled:
+            self._is_unscaled = True
+            inverse = torch.tensor(1 / self._scale.value, dtype=torch.float32)  # as GradScaler does
+            for p, *_ in self._parameters:
+                if p.grad is not None:
+                    p.grad.mul_(inverse.to(p.grad.device))
+
+    def apply(self, scale, lr):
+        """Updates the parameters with `scale` times the gradients; 0: the update is skipped."""
+        self._join_local_tie()
+        with self.kept:
+            if scale != 0:
+                for p, *_ in self._parameters if scale != 1 else ():
+                    if p.grad is not None:
+                        p.grad.mul_(scale)
+                self._optimizer.step(lr)
+        self._scale.update(scale == 0)
+        for p, *_ in self._parameters:
+            p.grad = None
+
+    # ---- the state
+
+    def values(self):
+        """The weights for a hash of the model, without copies."""
+        for p, _, side, at in self._parameters:
+            if side != _copy:
+                yield at, _bytes_of(p)
+
+    def names(self):
+        return [name for name, *_ in self.state(with_copies=False)]
+
+    def state(self, with_copies):
+        """(name, tensor, part of the whole) of parameters, buffers and what the optimizer keeps; part None: all."""
+        for p, name, side, _ in self._parameters:
+            if side != _copy or with_copies:
+                yield name, p.detach(), self._cut(p)
+        for part in self.parts:
+            for name, value in zip(part.buffers.saved, part.buffers.saved_values()):
+                # A copy: forwards change it, not the end of a step alone.
+                yield part.name_of(name), value.detach().clone(), None
+        for index, state, value in self._optimizer.state():
+            p, name, side, _ = self._parameters[index]
+            if side == _copy and not with_copies:
+                continue
+            if "." in state:
+                raise ValueError(f"the state '{state}' of the optimizer: expected a name without a dot")
+            cut = None if value.dim() == 0 else self._cut(p)
+            if cut is not None and value.shape != p.shape:
+                raise ValueError(
+                    f"the state '{state}' of '{name}', which is cut over the ranks: expected a scalar or "
+                    f"{list(p.shape)}, got {list(value.shape)}"
+                )
+            yield f"{_optimizer_prefix}{name}.{state}", value, cut
+        if self._scale.is_on:
+            yield _scale_name, torch.tensor(self._scale.value, dtype=torch.float64), None
+            yield _good_steps_name, torch.tensor(self._scale.good_steps), None
+
+    def snapshot(self, with_copies, is_copied):
+        with self.kept:
+            made = []
+            for name, value, cut in self.state(with_copies):
+                dtype = str(value.dtype).removeprefix("torch.")
+                made.append((name, dtype, list(value.shape), _bytes_of(value, is_copied), cut))
+            return made
+
+    def check(self, entries):
+        self._matching(_of_entries(entries))
+
+    def restore(self, entries):
+        self.load(_of_entries(entries))
+
+    def check_loaded(self, state):
+        self._matching(self._pieces_of(state))
+
+    def load_state(self, state):
+        self.load(self._pieces_of(state))
+
+    def load(self, pieces):
+        """`pieces`: by name, the (tensor, part) that any rank saved."""
+        values, scale, states = self._matching(pieces)
+        with torch.no_grad():
+            for mine, value in values:
+                mine.copy_(value)
+        if scale is not None:
+            self._scale.value, self._scale.good_steps = scale
+        with self.kept:
+            self._optimizer.set_state(states)
+
+    def _pieces_of(self, state):
+        """Of what state_dict() gave: this rank's own parts."""
+        cuts = {name: self._cut(p) for p, name, *_ in self._parameters}
+        pieces = {}
+        for name, value in state.items():
+            of = name.removeprefix(_optimizer_prefix).rpartition(".")[0] if name.startswith(_optimizer_prefix) else name
+            pieces[name] = [(value, cuts.get(of) if value.dim() > 0 else None)]
+        return pieces
+
+    def _matching(self, pieces):
+        values = [(p, _found(pieces, name, p, self._cut(p))) for p, name, *_ in self._parameters]
+        for part in self.parts:
+            for name, value in zip(part.buffers.saved, part.buffers.saved_values()):
+                values.append((value, _found(pieces, part.name_of(name), value, None)))
+        scale = None
+        if self._scale.is_on and _scale_name in pieces:  # A training may begin to scale its loss later.
+            scale = tuple(pieces[name][0][0].item() for name in (_scale_name, _good_steps_name))
+        by_parameter = {}
+        for name in pieces:
+            parameter, _, state = name.removeprefix(_optimizer_prefix).rpartition(".")
+            if name.startswith(_optimizer_prefix) and parameter:
+                by_parameter.setdefault(parameter, []).append(state)
+        states = []
+        for index, (p, name, *_) in enumerate(self._parameters):
+            for state in sorted(by_parameter.get(name, ())):
+                saved, part = pieces[f"{_optimizer_prefix}{name}.{state}"][0]
+                cut = self._cut(p)
+                if part is not None or list(saved.shape) == (cut[0] if cut else list(p.shape)):
+                    like = torch.empty(p.shape, dtype=saved.dtype)
+                    saved = _found(pieces, f"{_optimizer_prefix}{name}.{state}", like, cut)
+                states.append((index, state, saved))
+        return values, scale, states
+
+    def _cut(self, p):
+        """The part of this rank: ranks have equal pieces along the first dimension, as far as the runtime knows."""
+        if self._group is None or self._group.size == 1:
+            return None
+        rows = p.shape[0]
+        return [rows * self._group.size, *p.shape[1:]], 0, 1, rows * self._group.rank, rows
+
+
+class LossScale:
+    """The factor of the loss, by the rule of torch.amp.GradScaler: doubled after an interval of steps without an
+    infinite or NaN gradient, halved after a step with one."""
+
+    def __init__(self, job):
+        self.is_on = job["loss_scale"] > 0
+        self.value = job["loss_scale"] or 1.0
+        self.good_steps = 0
+        self._interval = job["loss_scale_interval"]
+
+    def update(self, is_skipped):
+        if not self.is_on:
+            return
+        if is_skipped:
+            self.value /= 2
+            self.good_steps = 0
+            return
+        self.good_steps += 1
+        if self.good_steps == self._interval:
+            self.good_steps = 0
+            if torch.tensor(self.value * 2, dtype=torch.float32).isfinite():
+                self.value *= 2
+
+
+def shape_of(tensor):
+    return f"{tensor.dtype} {list(tensor.shape)}"
+
+
+def _real(tensor):
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _sum(group, gradient):
+    """In place, in the order of the members; in float32 where the collectives do not know the type."""
+    real = _real(gradient)
+    known = real.dtype if real.dtype in (torch.float32, torch.float64) else torch.float32
+    host = real.detach().to("cpu", known).contiguous()
+    group.sum(to_dlpack(host))
+    if host.data_ptr() != real.data_ptr():
+        real.copy_(host)
+
+
+def _sum_of_sides(owner, other):
+    if owner is None or other is None:
+        only = other if owner is None else owner
+        return None if only is None else only.clone()
+    return owner + other
+
+
+def _bytes_of(value, is_copied=False):
+    host = value.detach().cpu().contiguous()
+    if is_copied and host.data_ptr() == value.data_ptr():
+        host = host.clone()
+    return to_dlpack(host.reshape(-1).view(torch.uint8))
+
+
+def _of_entries(entries):
+    pieces = {}
+    for name, dtype, sizes, capsule, part in entries:
+        value = from_dlpack(capsule).view(getattr(torch, dtype)).view(sizes)
+        pieces.setdefault(name, []).append((value, None if part is None else (list(part[0]), *part[1:])))
+    return pieces
+
+
+def _found(pieces, name, like, cut):
+    """The saved value for `like`, which is the part `cut` of the whole tensor, put together from the saved pieces."""
+    if name not in pieces:
+        raise ValueError(f"the checkpoint lacks '{name}'")
+    wanted = cut[0] if cut else list(like.shape)
+    for value, part in pieces[name]:
+        sizes = part[0] if part else list(value.shape)
+        if list(sizes) != list(wanted) or value.dtype != like.dtype:
+            raise ValueError(
+                f"the checkpoint's '{name}' is {value.dtype} {list(sizes)}, but the model's is {like.dtype} {list(wanted)}"
+            )
+    for value, part in pieces[name]:
+        if part == cut:
+            return value
+    dim = cut[1] if cut else pieces[name][0][1][1]
+    begin, length = (cut[3], cut[4]) if cut else (0, wanted[dim])
+    joined, got = torch.empty(like.shape, dtype=like.dtype), 0
+    taken = set()
+    for value, part in pieces[name]:
+        _, at_dim, blocks, offset, size = part or (wanted, dim, 1, 0, wanted[dim])
+        if at_dim != dim or blocks != 1:
+            raise ValueError(f"the checkpoint's '{name}' is cut in another way than the model's")
+        first, last = max(begin, offset), min(begin + length, offset + size)
+        if first >= last or offset in taken:
+            continue
+        taken.add(offset)  # replicas save the same parts
+        joined.narrow(dim, first - begin, last - first).copy_(value.narrow(dim, first - offset, last - first))
+        got += last - first
+    if got < length:
+        raise ValueError(f"the checkpoint's parts of '{name}' hold {got} of the {length} rows that this rank needs")
+    return joined
