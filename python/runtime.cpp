@@ -55,6 +55,7 @@ class program_job {
     py::dict d;
     d["device"] = name_of(job_.device.kind);
     d["gpus"] = job_.cuda.gpus;
+    d["deterministic"] = job_.cuda.deterministic;
     d["recompute"] = job_.pipeline.recompute;
     d["parts"] = shape.virtual_stages();
     d["parts_of"] = std::move(parts_of);

@@ -5,6 +5,7 @@ that leads to weights alone are where W begins: B notes the gradients that come 
 """
 
 import contextlib
+import functools
 
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
@@ -13,14 +14,24 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 def full(outputs, grads, inputs):
     """The gradients of the inputs; adds those of the weights to `grad` of the leaves."""
     pairs = [(o, g) for o, g in zip(outputs, grads) if o.requires_grad]
-    if pairs:
-        torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
-    found = []
-    for value in inputs:
-        found.append(value.grad if isinstance(value, torch.Tensor) else None)
-        if found[-1] is not None:
-            value.grad = None
+    raw = {}  # by input: the gradient, if `grad` will be a copy with other strides
+    wanted = [v for v in inputs if v.requires_grad]
+    handles = [v.register_hook(functools.partial(_note, raw, id(v), v.stride())) for v in wanted]
+    try:
+        if pairs:
+            torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
+    finally:
+        for handle in handles:
+            handle.remove()
+    found = [raw.get(id(v), v.grad) for v in inputs]
+    for v in wanted:
+        v.grad = None
     return found
+
+
+def _note(raw, key, stride, grad):
+    if grad.stride() != stride:
+        raw[key] = grad
 
 
 class Halves:

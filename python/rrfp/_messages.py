@@ -6,6 +6,7 @@ A contiguous tensor of a type that DLPack knows travels as it is. Everything els
 
 import enum
 import functools
+import itertools
 import json
 import math
 import sys
@@ -33,18 +34,22 @@ _plain = {
     torch.float64,
 }
 _alignment = 64
+_keys = itertools.count()  # of tensors that stay in this process
 _most_gaps = 16  # a copy with the strides of a tensor takes no more than so many times the memory of its elements
 
 
-def encode(value):
-    """The capsule that travels, and the tensors of `value` in order. Raises TypeError for what cannot travel."""
+def encode(value, local=None):
+    """The capsule that travels, and the tensors of `value` in order. Raises TypeError for what cannot travel.
+
+    local: a dict in which a receiver in this process finds the tensors on devices.
+    """
     if type(value) is torch.Tensor and value.requires_grad == torch.is_grad_enabled() and _travels_alone(value):
         return to_dlpack(value.detach()), [value]
     structure, leaves = _flattened(value)
-    return _packed(structure, leaves), [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return _packed(structure, leaves, local), [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def decode(capsule, device=None, mesh_of=None):
+def decode(capsule, device=None, mesh_of=None, local=None):
     """What encode() was given, and its tensors: views of the message, those with a gradient as leaves.
 
     mesh_of(names): the device mesh of this process with those dimensions, for DTensors.
@@ -55,24 +60,24 @@ def decode(capsule, device=None, mesh_of=None):
         if torch.is_grad_enabled() and value.dtype.is_floating_point:
             value.requires_grad_(True)
         return value, [value]
-    structure, leaves = _unpacked(message, device, mesh_of)
+    structure, leaves = _unpacked(message, device, mesh_of, local)
     return _built(structure, leaves), [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def encode_gradients(gradients):
+def encode_gradients(gradients, local=None):
     """The capsule of a list of tensors and None."""
     if len(gradients) == 1:
         only = gradients[0]
         if type(only) is torch.Tensor and _travels_alone(only):
             return to_dlpack(only.detach())
-    return _packed("l", list(gradients))
+    return _packed("l", list(gradients), local)
 
 
-def decode_gradients(capsule, device=None, mesh_of=None):
+def decode_gradients(capsule, device=None, mesh_of=None, local=None):
     message = from_dlpack(capsule)
     if message.dtype != torch.uint8:
         return [_at_home(message, device)]
-    return _unpacked(message, device, mesh_of)[1]
+    return _unpacked(message, device, mesh_of, local)[1]
 
 
 # ---- containers
@@ -136,12 +141,17 @@ def _named(name):
 # ---- leaves
 
 
-def _packed(structure, leaves):
+def _packed(structure, leaves, local):
     texts, parts = [], []
     at = 0
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor):
             texts.append(_text_of(leaf))
+            continue
+        if local is not None and leaf.device.type != "cpu" and type(leaf) is torch.Tensor:
+            key = next(_keys)
+            local[key] = leaf.detach()
+            texts.append({"local": key, "grad": leaf.requires_grad})
             continue
         text, data = _described(leaf)
         texts.append(text)
@@ -158,12 +168,15 @@ def _packed(structure, leaves):
     return to_dlpack(packed)
 
 
-def _unpacked(message, device, mesh_of):
+def _unpacked(message, device, mesh_of, local):
     length = int.from_bytes(message[:8].numpy().tobytes(), "little")
     structure, texts = json.loads(message[8 : 8 + length].numpy().tobytes())
     begin = at = _aligned(8 + length)
     leaves = []
     for text in texts:
+        if isinstance(text, dict) and "local" in text:
+            leaves.append(_as_leaf(local.pop(text["local"]).to(device), text))
+            continue
         if not isinstance(text, dict) or "dtype" not in text:
             leaves.append(_of_text(text))
             continue
@@ -174,10 +187,12 @@ def _unpacked(message, device, mesh_of):
         leaf = _laid_out(data, text)
         if "mesh" in text:
             leaf = _distributed(leaf, text, mesh_of)
-        if text["grad"] and torch.is_grad_enabled():
-            leaf = leaf.detach().requires_grad_(True)
-        leaves.append(leaf)
+        leaves.append(_as_leaf(leaf, text))
     return structure, leaves
+
+
+def _as_leaf(tensor, text):
+    return tensor.detach().requires_grad_(True) if text["grad"] and torch.is_grad_enabled() else tensor
 
 
 def _described(leaf):

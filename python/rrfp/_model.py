@@ -16,7 +16,7 @@ from ._buffers import Buffers
 from ._draws import Draws, Generator, inside, turn
 from ._errors import Error
 from ._messages import decode, encode
-from ._modules import forwards_in_order, is_compiled, is_dynamic_rotary, keep_device_guard, one_line
+from ._modules import forwards_in_order, is_compiled, is_dynamic_rotary, keep_device_guard, make_deterministic, one_line
 from ._optimizers import JobOptimizer, Optimizer, Parameters
 from ._parallel import RankGroup
 from ._part import Part
@@ -42,6 +42,8 @@ class Model:
         self.modules = {}
         self.optimizers = []
         self.ranks = []
+        self.places = set()  # first microbatch and position of each part here
+        self.local = {}  # tensors on devices between two parts here
         self.owners = {}  # of a name: the part that has it
         self.rotary = {}  # part that has an embedding
         self.has_first = self.has_last = False
@@ -130,6 +132,7 @@ class Model:
         self.batch = batch
         self.batches += 1
         self.kept.failure = None
+        self.local.clear()
         batch.counts = counts or [1] * self.n_in_all
         batch.divisor = sum(batch.counts)
         if update is not None:
@@ -140,6 +143,8 @@ class Model:
         """Of the rank `number` of this process; None: the CPU."""
         if self.job["device"] != "cuda":
             return None
+        if self.job["deterministic"]:
+            make_deterministic()
         present = torch.cuda.device_count()
         chosen = self.job["gpus"] or list(range(present))
         if not chosen or max(chosen) >= present:
@@ -169,6 +174,7 @@ class Model:
             module.to(device)
         self._give_rotary(module)
         part = ModelPart(self, module, index, count, device, first_microbatch)
+        self.places.add((first_microbatch, index))
         if is_compiled(module):
             # torch.compile traces a module in its forward, when nothing else may run modules.
             self.turn = turn
@@ -187,15 +193,13 @@ class Model:
 class ModelPart(Part):
     """A part of the model in this process."""
 
-    mesh_of = None
-
     def __init__(self, model, module, index, count, device, first_microbatch):
         super().__init__(module, index == 0, index + 1 == count)
         self.model = model
         self.index = index
         self.device = device
         self.first = first_microbatch
-        self.losses = {}  # by microbatch: value and terms
+        self._losses = {}  # by microbatch: the tensor, and its terms
         self.tied = None
         self._training = None
         self._step = 0
@@ -214,12 +218,16 @@ class ModelPart(Part):
         self.buffers = Buffers(module)
         self.forwards_in_order = forwards_in_order(module)
 
+    def local(self, way):
+        is_here = self.device is not None and (self.first, self.index + way) in self.model.places
+        return self.model.local if is_here else None
+
     def names(self):
         return [self.name_of(name) for name, _ in self.module.named_parameters()]
 
     def begin_step(self, step, trains):
         self.begin(trains)
-        self.losses.clear()
+        self._losses.clear()
         self._step = step
         if trains != self._training:
             self.module.train(trains)
@@ -236,7 +244,7 @@ class ModelPart(Part):
         if self.is_first:
             args, inputs = there(batch.args[at]), []
         else:
-            args, inputs = decode(message, self.device)
+            args, inputs = decode(message, self.device, local=self.local(-1))
             args = args if isinstance(args, tuple) and not hasattr(args, "_fields") else (args,)
         # What the part before passes on counts more than what step() was given.
         passed = () if self.is_first else self.positional[: len(args)]
@@ -258,10 +266,10 @@ class ModelPart(Part):
             output = self._draws.run(key, self.trains, lambda: self.module(*args, **kwargs))
         self._check_buffers(before)
         if not self.is_last:
-            capsule, tensors = encode(output)
+            capsule, tensors = encode(output, self.local(+1))
             self._check_leaves(tensors, inputs)
             return tensors, capsule
-        if batch.keeps_outputs and mb not in self.losses:
+        if batch.keeps_outputs and mb not in self._losses:
             batch.outputs[at] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
         with model.casting(self.device), inside():
             loss = model.loss_fn(output, _moved(batch.targets[at], self.device))
@@ -273,12 +281,21 @@ class ModelPart(Part):
         return [loss], None
 
     def _note_loss(self, mb, loss, terms):
-        value = loss.item()
+        self._losses[mb] = (loss.detach(), terms)
+        if self.device is None:  # Elsewhere it would wait for all work of the device.
+            self._finite(mb)
+
+    def losses(self):
+        """By microbatch: the sum of a loss, and its terms."""
+        return {mb: (self._finite(mb), terms) for mb, (_, terms) in sorted(self._losses.items())}
+
+    def _finite(self, mb):
+        value = self._losses[mb][0].item()
         if not math.isfinite(value) and not self.model.job["loss_scale"]:
             raise Error(
                 f"the loss of microbatch {mb} is {value}: training has diverged, or its data is unusable", "bad_input", 2
             )
-        self.losses[mb] = (value, terms)
+        return value
 
     def _check_leaves(self, outputs, inputs):
         """In the first forward of the training."""

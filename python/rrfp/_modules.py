@@ -1,5 +1,6 @@
 """What the runtime must know of the modules of torch that it calls."""
 
+import os
 import threading
 
 import torch
@@ -37,6 +38,14 @@ def keep_device_guard():
     name = "_ensureCUDADeviceGuardSet"
     getattr(torch._C, name, lambda: None)()
     setattr(torch._C, name, lambda: None)
+
+
+def make_deterministic():
+    """Kernels of CUDA that give equal bits for equal runs."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.backends.cudnn.deterministic = True
 
 
 def forwards_in_order(module):

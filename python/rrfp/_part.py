@@ -15,6 +15,9 @@ class Part:
     the microbatches.
     """
 
+    device = None  # None: the CPU
+    mesh_of = None  # a function of names: the device mesh of DTensors
+
     def __init__(self, module, is_first, is_last, splits="auto", is_exact=True):
         self.module = module
         self.is_first, self.is_last = is_first, is_last
@@ -50,7 +53,7 @@ class Part:
     def backward(self, mb, grads, is_whole, folds):
         """B, or BW if `is_whole`; `grads` of the outputs. Returns the gradients of the inputs."""
         flight = self._flights[mb]
-        begun = time.thread_time_ns()
+        begun = self._trial.now()
         if flight.compute is not None and any(g is not None for g in grads):
             before = hooks_entered()
             flight.outputs, _ = flight.compute()
@@ -73,16 +76,19 @@ class Part:
             found = self._apart(flight, lambda: _backward.full(outputs, grads, inputs))
         if is_whole:
             self._fold(mb, folds)
-        flight.ns = time.thread_time_ns() - begun
+        flight.ns = self._trial.now() - begun
         return found
 
     def weight(self, mb, folds):
         """W of a microbatch whose B has run."""
         flight = self._flights[mb]
-        begun = time.thread_time_ns()
+        begun = self._trial.now()
         self._fold(mb, folds)
-        if list(folds) == [mb]:
-            self._trial.add(flight.is_split, flight.ns + time.thread_time_ns() - begun)
+        if len(folds) == 1 and folds.start == mb:
+            self._trial.add(flight.is_split, flight.ns + self._trial.now() - begun)
+
+    def local(self, way):
+        """Where tensors on devices wait for a neighbour in this process; None: there is none."""
 
     def after_weights(self):
         """Called when W has added gradients up."""
@@ -203,6 +209,10 @@ class _SplitTrial:
     def __init__(self):
         self._is_decided = self._splits = False
         self._times = ([], [])  # whole, split
+
+    def now(self):
+        """The time of this thread, which is dear to ask for, as long as it matters."""
+        return 0 if self._is_decided else time.thread_time_ns()
 
     def splits_next(self):
         if not self._is_decided:

@@ -32,7 +32,7 @@ class Kept:
 class Rank:
     """A stage whose parameters are the program's own: it has no updates and no state.
 
-    Its parts have forward_message(mb, message) beside what Part has.
+    Its parts have begin_step(step, trains) and forward_message(mb, message) beside what Part has.
     """
 
     tied_side = 0  # 1: it has the owner of a tied parameter, 2: the copy
@@ -63,9 +63,9 @@ class Rank:
             folds = range(first, first + count)
             if kind == _weight:
                 return part.weight(mb, folds)
-            grads = part.seeds() if part.is_last else decode_gradients(message, part.device, part.mesh_of)
+            grads = part.seeds() if part.is_last else decode_gradients(message, part.device, part.mesh_of, part.local(+1))
             found = part.backward(mb, grads, kind == _whole, folds)
-            return None if part.is_first else encode_gradients(found)
+            return None if part.is_first else encode_gradients(found, part.local(-1))
 
     def losses(self):
         return []

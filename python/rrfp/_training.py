@@ -83,8 +83,9 @@ class TrainingRank(Rank):
         return result
 
     def losses(self):
-        all_losses = self.parts[-1].losses if self.parts[-1].is_last else {}
-        return [(mb, value / terms if terms else 0.0, terms) for mb, (value, terms) in sorted(all_losses.items())]
+        with self.kept:
+            all_losses = self.parts[-1].losses() if self.parts[-1].is_last else {}
+        return [(mb, value / terms if terms else 0.0, terms) for mb, (value, terms) in all_losses.items()]
 
     def sum_gradients(self, replicas):
         values = [p for p, *_ in self._parameters]

@@ -14,8 +14,6 @@ from .._part import Part, Slot
 class StagePart(Part):
     """A stage; gradients end up in `grad` of its parameters, reduced over data-parallel ranks."""
 
-    device = None
-
     def __init__(self, stage, splits, is_exact, mesh_of):
         self.stage = stage
         self.is_sharded = isinstance(stage.submod, FSDPModule)
