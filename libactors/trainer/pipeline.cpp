@@ -36,9 +36,7 @@ pipeline::impl::impl(job::job j, pipeline_options options)
                                            .on_checkpoint = options_.on_checkpoint,
                                            .on_report = options_.on_report,
                                            .on_note = options_.on_note,
-                                           .on_end = [this] { data_->close(); },
-                                           .tell = options_.tell,
-                                           .hear = options_.hear}});
+                                           .on_end = [this] { data_->close(); }}});
   data_ = std::make_shared<fed_source>(actors::patience_of(job_));
   model_ = std::make_unique<model_parts>(options_, job_.train.seed, data_);
 }

@@ -216,10 +216,6 @@ class output_keeper final : public compute::stage_module {
   std::span<const compute::parameter> parameters() const override { return last_->parameters(); }
   std::vector<compute::buffer> buffers() const override { return last_->buffers(); }
   bool forwards_in_order() const override { return last_->forwards_in_order(); }
-  bool can_split_backward() const override { return last_->can_split_backward(); }
-  void run_backward(const std::function<void()>& backward) override {
-    last_->run_backward(backward);
-  }
 
   at::Tensor forward(const compute::forward_input& in) override {
     if (!data_->wants_outputs(in.step)) return last_->forward(in);

@@ -31,7 +31,7 @@ at::Tensor stage_compute::impl::run_backward(const launch& l, at::Tensor input) 
   // The host's time says nothing about the work of a device.
   const bool is_trial = !chunk.trial.is_decided() && config_.device.is_cpu();
   const auto begin = is_trial ? thread_time_ns() : 0;
-  const bool ends = l.what.kind == task_kind::weight && mb.has_ordinary_matrix && mb.can_split &&
+  const bool ends = l.what.kind == task_kind::weight && mb.has_ordinary_matrix &&
                     l.folds.count == 1 && l.folds.first == l.what.mb;
   const auto is_split = mb.is_split;
   const auto before = mb.backward_ns;
@@ -102,7 +102,7 @@ at::Tensor stage_compute::impl::run_graph(chunk_state& chunk, in_flight& mb, at:
   edge_list wanted{gradient_edge(mb.stash->anchor())};
   if (mb.input.defined()) wanted.push_back(gradient_edge(mb.input));
   const auto before_leaves = wanted.size();
-  const bool is_apart = !fold_inside && mb.has_ordinary_matrix && mb.can_split;
+  const bool is_apart = !fold_inside && mb.has_ordinary_matrix;
   mb.is_split = is_apart && (!config_.device.is_cpu() || chunk.trial.splits_next());
   const auto functions = config_.group ? functions_in_w::none : functions_in_w::all;
   auto split = mb.is_split ? graph_split(mb.root, wanted, functions) : graph_split{};

@@ -53,7 +53,6 @@ struct in_flight {
   std::unique_ptr<weight_stash, stash_release> stash;
   /// Operators other than linear() and embedding() use a matrix.
   bool has_ordinary_matrix = false;
-  bool can_split = true;         ///< stage_module::can_split_backward()
   bool is_split = false;         ///< W runs a part of the graph
   std::int64_t backward_ns = 0;  ///< processor time of the backward so far, during the trial
   bool is_backward_done = false;

@@ -108,11 +108,8 @@ at::Tensor stage_compute::impl::run(const launch& l, at::Tensor input) {
   const at::AutoGradMode with_grad(is_training());
   if (config_.group) config_.group->set_task(*step_, l);
   return guarded(compute_fault::library, to_string(l.what), [&] {
-    if (l.what.kind == task_kind::forward) return forward(l.what, std::move(input), l.pass);
-    at::Tensor out;
-    chunks_[l.what.chunk.value()].module->run_backward(
-        [&] { out = run_backward(l, std::move(input)); });
-    return out;
+    return l.what.kind == task_kind::forward ? forward(l.what, std::move(input), l.pass)
+                                             : run_backward(l, std::move(input));
   });
 }
 
@@ -220,7 +217,6 @@ void stage_compute::impl::keep_root(const chunk_state& chunk, in_flight& mb, con
                                     const at::Tensor& out) const {
   mb.root = torch::autograd::impl::gradient_edge(out);
   mb.has_ordinary_matrix = false;
-  mb.can_split = chunk.module->can_split_backward();
   if (!mb.root.is_valid()) return;
   for (const auto& leaf : leaves_of(mb.root, mb.stash->anchor())) {
     if (mb.input.defined() && leaf.value.is_same(mb.input)) continue;

@@ -8,7 +8,7 @@ import math
 import os
 
 import torch
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import _recomputation
 from ._backward import leaves_of
@@ -245,7 +245,7 @@ class ModelPart(Part):
             args, inputs = there(batch.args[at]), []
         else:
             args, inputs = decode(message, self.device, local=self.local(-1))
-            args = args if isinstance(args, tuple) and not hasattr(args, "_fields") else (args,)
+            args = args if isinstance(args, tuple) else (args,)
         # What the part before passes on counts more than what step() was given.
         passed = () if self.is_first else self.positional[: len(args)]
         kwargs = {
@@ -253,10 +253,10 @@ class ModelPart(Part):
             for k, v in batch.kwargs[at].items()
             if k not in passed and (self.takes_all or k in self.keywords)
         }
-        call = lambda: self._compute(mb, args, kwargs, inputs)
-        return self.forward(mb, inputs, call, again=self.model.job["recompute"])
+        compute = lambda is_again: self._compute(mb, args, kwargs, inputs, is_again)
+        return self.forward(mb, inputs, compute, again=self.model.job["recompute"])
 
-    def _compute(self, mb, args, kwargs, inputs):
+    def _compute(self, mb, args, kwargs, inputs, is_again):
         model, batch, at = self.model, self.model.batch, self.first + mb
         buffers = self.buffers
         buffers.begin(model.batches, self.trains)
@@ -266,10 +266,12 @@ class ModelPart(Part):
             output = self._draws.run(key, self.trains, lambda: self.module(*args, **kwargs))
         self._check_buffers(before)
         if not self.is_last:
+            if is_again:
+                return [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)], None
             capsule, tensors = encode(output, self.local(+1))
             self._check_leaves(tensors, inputs)
             return tensors, capsule
-        if batch.keeps_outputs and mb not in self._losses:
+        if batch.keeps_outputs and not is_again:
             batch.outputs[at] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
         with model.casting(self.device), inside():
             loss = model.loss_fn(output, _moved(batch.targets[at], self.device))
@@ -277,7 +279,8 @@ class ModelPart(Part):
             raise TypeError(f"loss_fn: expected a scalar tensor, got {text_of(loss)}")
         self._check_leaves([loss], inputs)
         self._like_loss = {"dtype": loss.dtype, "device": loss.device}
-        self._note_loss(mb, loss, batch.counts[at])
+        if not is_again:
+            self._note_loss(mb, loss, batch.counts[at])
         return [loss], None
 
     def _note_loss(self, mb, loss, terms):

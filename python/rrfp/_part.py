@@ -36,12 +36,12 @@ class Part:
             self._versions = [(p, p._version) for p in self.module.parameters()]
 
     def forward(self, mb, inputs, compute, again=False):
-        """The second result of compute(), whose first one is the tensors that get a gradient.
+        """The second result of compute(is_again), whose first one is the tensors that get a gradient.
 
         inputs: the tensors that came for it. again: whether backward computes it anew, and nothing is held meanwhile.
         """
         before = hooks_entered()
-        outputs, result = compute()
+        outputs, result = compute(False)
         if self.trains:
             flight = self._flights[mb] = _Flight(inputs)
             if again:
@@ -56,7 +56,7 @@ class Part:
         begun = self._trial.now()
         if flight.compute is not None and any(g is not None for g in grads):
             before = hooks_entered()
-            flight.outputs, _ = flight.compute()
+            flight.outputs, _ = flight.compute(True)
             flight.has_hooks = hooks_entered() != before
         outputs, grads, inputs = *_matching(flight.outputs, grads), flight.inputs
         flight.outputs = flight.inputs = flight.compute = None

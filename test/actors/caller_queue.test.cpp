@@ -74,7 +74,8 @@ TEST_CASE("what comes between two steps runs on the thread that brings it", "[ca
   SECTION("but not between want() and run_until()") {
     queue.want(first);
     device->begin_step(first);
-    std::thread other{[&] { device->post([&] { threads.push_back(std::this_thread::get_id()); }); }};
+    std::thread other{
+        [&] { device->post([&] { threads.push_back(std::this_thread::get_id()); }); }};
     other.join();
     CHECK(threads.size() == 2);
     queue.run_until([&] { return threads.size() == 3; }, {});

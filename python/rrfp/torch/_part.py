@@ -45,7 +45,7 @@ class StagePart(Part):
         else:
             args, inputs = decode(message, mesh_of=self.mesh_of)
             args = args if isinstance(args, tuple) else (args,)
-        return self.forward(mb, inputs, lambda: self._compute(mb, args, batch.kwargs[mb]))
+        return self.forward(mb, inputs, lambda _: self._compute(mb, args, batch.kwargs[mb]))
 
     def _compute(self, mb, args, kwargs):
         batch = self.batch

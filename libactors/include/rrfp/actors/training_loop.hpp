@@ -127,7 +127,8 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   status exchange_lines();
   status choose_resume(session_setup& setup);
   void set_hooks(session_setup& setup);
-  /// Computes meanwhile, if this thread does. `is_done` is called with mutex_ locked, `look` without.
+  /// Computes meanwhile, if this thread does. `is_done` is called with mutex_ locked, `look`
+  /// without.
   void wait_until(const std::function<bool()>& is_done, const std::function<void()>& look);
   /// Waits until nothing runs any more, up to a limit. False if something has not returned.
   bool wait_for_rest();

@@ -149,10 +149,6 @@ struct pipeline_options {
   /// that it skipped, a failed save, a hook that threw. Called on the thread that calls the
   /// pipeline. Empty: stderr.
   std::function<void(const std::string&)> on_note;
-  /// A line that each process tells all once its parts are made, and what receives the lines of all
-  /// processes; set both on all processes, or none. open() calls them.
-  std::function<std::string()> tell;
-  std::function<void(const std::string& lines)> hear;
   /// Records the tasks of the run; may be null. Must outlive the pipeline.
   actors::trace_recorder* trace = nullptr;
 };

@@ -118,13 +118,6 @@ class stage_module {
   /// ordinary autograd, in W if that part of the graph can run apart from B. A parameter that no
   /// microbatch of a step uses has no gradient.
   virtual at::Tensor forward(const forward_input& in) = 0;
-
-  /// Whether the graph of the last forward() may run in two parts, B and W. Graphs that are
-  /// computed anew in backward would be computed in each.
-  virtual bool can_split_backward() const { return true; }
-  /// Calls `backward`, a B or W of this chunk: a module may prepare the thread for its own
-  /// functions and hooks.
-  virtual void run_backward(const std::function<void()>& backward) { backward(); }
 };
 
 }  // namespace rrfp::compute
