@@ -35,7 +35,12 @@ _with_torch = {
 def __getattr__(name):
     if name not in _with_torch:
         raise AttributeError(f"module 'rrfp' has no attribute '{name}'")
-    value = getattr(importlib.import_module(f".{_with_torch[name]}", __name__), name)
+    try:
+        value = getattr(importlib.import_module(f".{_with_torch[name]}", __name__), name)
+    except ModuleNotFoundError as e:
+        if e.name != "torch":
+            raise
+        raise ModuleNotFoundError(f"rrfp.{name} needs torch: pip install 'rrfp[torch]'", name="torch") from None
     value.__module__ = __name__
     globals()[name] = value
     return value

@@ -304,8 +304,9 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
     stack->push_back(arguments[0]);
     if (put_copy(arguments)) return;
     each_tensor(arguments, [](const at::Tensor& t) {
-      if (is_on_device(t))
-        stream_of(c10::cuda::getCurrentCUDAStream(t.device().index()).stream()).drain();
+      if (!is_on_device(t)) return;
+      const c10::cuda::CUDAGuard there{t.device().index()};
+      stream_here().drain();
     });
     call(op, on_host);
     return;
