@@ -88,17 +88,21 @@ class step_gate {
 
 class python_rank final : public compute::rank_compute {
  public:
+  /// `has_thread`: it does not compute on the thread of the program.
   python_rank(py::object rank, stage_id stage, std::shared_ptr<compute::rank_group> group,
-              std::shared_ptr<step_gate> gate)
+              std::shared_ptr<step_gate> gate, bool has_thread)
       : rank_(shared(std::move(rank))),
         run_(shared(rank_->attr("run"))),
         stage_(stage),
         group_(std::move(group)),
         gate_(std::move(gate)),
+        has_thread_(has_thread),
         forwards_in_order_(rank_->attr("forwards_in_order").cast<bool>()),
         tied_side_(static_cast<compute::tie>(rank_->attr("tied_side").cast<int>())) {}
 
-  void prepare_thread() override { call("prepare_thread"); }
+  void prepare_thread() override {
+    if (has_thread_) call("prepare_thread");
+  }
 
   void begin_step(step_id step, compute::step_purpose purpose) override {
     step_ = step;
@@ -261,6 +265,7 @@ class python_rank final : public compute::rank_compute {
   const stage_id stage_;
   const std::shared_ptr<compute::rank_group> group_;
   const std::shared_ptr<step_gate> gate_;
+  const bool has_thread_;
   const bool forwards_in_order_;
   const compute::tie tied_side_;
   step_id step_{};

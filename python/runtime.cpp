@@ -149,7 +149,7 @@ class runtime {
     options.version = RRFP_VERSION;
     const bool computes = j.device.kind != job::device_kind::emulated;
     const auto ranks = j.pipeline.stages * j.pipeline.tp * j.pipeline.replicas;
-    is_on_caller_ = options.computes_on_caller = computes && options.place->nodes == ranks;
+    const bool on_caller = options.computes_on_caller = computes && options.place->nodes == ranks;
     // A thread that cannot be ended keeps the hooks, so these keep the recorder.
     const auto says = [&](const char* name, py::object to) {
       return [hook = text_hook(name, std::move(to)), kept = trace_](const std::string& text) {
@@ -173,7 +173,7 @@ class runtime {
     loop_ = std::make_shared<actors::training_loop>(j, std::move(options));
     const python_framework framework{std::move(o.instructions), std::move(o.connect)};
     check(without_gil([&] {
-      auto setup = setup_for(j, std::move(o.make_rank), o.has_state);
+      auto setup = setup_for(j, std::move(o.make_rank), o.has_state, on_caller);
       if (!setup) return status{setup.failure()};
       if (auto joined = loop_->join(framework); !joined) return joined;
       return loop_->open(*std::move(setup), {}, trace_);
@@ -213,7 +213,6 @@ class runtime {
 
   std::uint64_t steps() { return open().steps(); }
   bool leads() { return open().leads(); }
-  bool is_on_caller() const { return is_on_caller_; }
   /// Raises the error of a pipeline that has ended.
   void check_open() {
     auto& loop = open();
@@ -271,7 +270,7 @@ class runtime {
   }
 
   result<actors::session_setup> setup_for(const job::job& j, py::object make_rank,
-                                          bool has_state) const {
+                                          bool has_state, bool computes_on_caller) const {
     auto made = actors::make_setup_without_model(j, policies::registry());
     if (!made) return made;
     auto& setup = *made;
@@ -287,7 +286,7 @@ class runtime {
       setup.checkpoint = actors::checkpoint_setup_of(j, actors::identity_without_model(j));
       setup.names_parameters = true;
     }
-    setup.make_compute = [make = shared(std::move(make_rank)), gate = gate_](
+    setup.make_compute = [make = shared(std::move(make_rank)), gate = gate_, has_thread = !computes_on_caller](
                              const auto&, const actors::rank_place& place)
         -> result<std::shared_ptr<compute::rank_compute>> {
       const auto& a = place.address;
@@ -297,7 +296,7 @@ class runtime {
               place.group ? py::cast(python_group{place.group}) : py::object{py::none()};
           return std::make_shared<python_rank>(
               (*make)(a.stage.value(), a.rank.value(), a.replica.value(), group), a.stage,
-              place.group, gate);
+              place.group, gate, has_thread);
         });
       } catch (const std::exception& e) {
         return error{e.what()};
@@ -314,7 +313,6 @@ class runtime {
   }
 
   const pid_t process_ = getpid();
-  bool is_on_caller_ = false;
   std::shared_ptr<step_gate> gate_;
   std::shared_ptr<python_orders> orders_;
   std::shared_ptr<actors::trace_recorder> trace_;
@@ -377,7 +375,6 @@ PYBIND11_MODULE(_runtime, m) {
       .def("step", &runtime::pass, py::arg("trains"), py::arg("updates"))
       .def_property_readonly("steps", &runtime::steps)
       .def_property_readonly("leads", &runtime::leads)
-      .def_property_readonly("is_on_caller", &runtime::is_on_caller)
       .def("check_open", &runtime::check_open)
       .def("save", &runtime::save)
       .def("metrics", &runtime::metrics)

@@ -47,7 +47,6 @@ class Model:
         self.owners = {}  # of a name: the part that has it
         self.rotary = {}  # part that has an embedding
         self.has_first = self.has_last = False
-        self.is_on_caller = False
         self.keywords = set()  # that the parts in this process take
         self.all_keywords = set()  # that any part takes; with None, any keyword
         self.is_frozen = False  # all parts, when the pipeline opened

@@ -172,7 +172,6 @@ class Pipeline:
             )
         except Error as e:
             raise Error(_in_words_of_python(str(e), settings, own), e.kind, e.exit_code) from e.__cause__
-        self._model.is_on_caller = self._pipeline.is_on_caller
         self.stages = self._model.modules  #: the parts in this process, by their position in the model
         self.optimizers = self._model.optimizers  #: of the parts in this process
         close_at_exit(self)

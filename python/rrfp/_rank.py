@@ -43,7 +43,7 @@ class Rank:
         self.forwards_in_order = forwards_in_order
 
     def prepare_thread(self):
-        pass
+        """On a thread of the runtime."""
 
     def begin(self, step, trains):
         self.trains = trains

@@ -49,11 +49,9 @@ class TrainingRank(Rank):
     # ---- a step
 
     def prepare_thread(self):
+        torch.set_num_threads(1)  # Ranks on one machine would compete for its cores.
         if self._device is not None:
             torch.cuda.set_device(self._device)
-        elif not self._model.is_on_caller:
-            # Ranks on one machine would compete for its cores.
-            torch.set_num_threads(1)
 
     def begin(self, step, trains):
         self._find_parameters()
