@@ -7,6 +7,16 @@ namespace rrfp::experiment {
 
 namespace {
 
+simulate::plan simulation_of(const cell& c, const plan::dispatch_plan& dispatch,
+                             const simulate::stage_costs& costs) {
+  auto simulation = plan::simulation_of(dispatch, costs, c.job.train.steps);
+  if (c.agreement == rank_agreement::arrivals) return simulation;
+  simulation.agreement = c.agreement;
+  simulation.ranks = c.job.pipeline.tp;
+  simulation.gather_cost = static_cast<simulate::nanoseconds>(c.gather_ms * 1e6);
+  return simulation;
+}
+
 class simulator_engine final : public engine {
  public:
   engine_kind kind() const override { return engine_kind::simulator; }
@@ -19,8 +29,7 @@ class simulator_engine final : public engine {
     for (std::uint32_t r = 0; r < c.job.pipeline.replicas; ++r) {
       const auto costs = plan::expected_costs(c.job, replica_id{r});
       if (!costs) return costs.failure();
-      const auto ran =
-          simulate::run(plan::simulation_of(*dispatch, *costs, c.job.train.steps), *costs);
+      const auto ran = simulate::run(simulation_of(c, *dispatch, *costs), *costs);
       if (!ran) return ran.failure();
       std::vector<double> step_ms;
       for (const auto& step : ran->steps) step_ms.push_back(milliseconds(step.makespan));

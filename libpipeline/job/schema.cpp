@@ -140,18 +140,6 @@ void add_dispatch(std::vector<key>& table) {
               "order of the "
               "data; `small_large_small`: the cheapest first and last, the most expensive in the "
               "middle; `large_first`, `small_first`: sorted by cost.");
-  keys.choice("agreement", &o::agreement,
-              {name(rank_agreement::arrivals), name(rank_agreement::candidates)},
-              "How the tensor-parallel ranks of a stage agree on the next task. `arrivals`: "
-              "the stage decides for them, among the tasks whose inputs are on every rank. "
-              "`candidates`: the paper's rule, for comparison: each rank picks one of its "
-              "ready tasks and an all-gather compares the picks; if they differ, nothing runs "
-              "until another task becomes ready on a rank. `candidates` requires mode `ready` "
-              "without `lookahead`.");
-  keys.number("agreement_ms", &o::agreement_ms, {0, ms_max}, "ms",
-              "With `agreement` = `candidates`: time of one all-gather, in simulations and on "
-              "emulated devices. The paper's Table 3 has 0.16 ms with 2 ranks and 0.23 ms with "
-              "4.");
 }
 
 void add_device(std::vector<key>& table) {

@@ -61,9 +61,14 @@ enum class hint_quality : std::uint8_t { own, reversed, shuffled, calm, stale };
 
 std::string_view name(hint_quality quality);
 
+/// The paper's Table 3, with two ranks.
+inline constexpr double default_gather_ms = 0.16;
+
 struct workload_entry {
   std::string name;
   paper_figures paper;
+  /// Time of one all-gather of the ranks' picks.
+  double gather_ms = default_gather_ms;
   /// The base with the keys of this workload.
   job::job job;
 };
@@ -94,6 +99,7 @@ struct run_entry {
   job::overrides settings;
   hint_quality hint = hint_quality::own;
   paper_column paper = paper_column::none;
+  rank_agreement agreement = rank_agreement::arrivals;
   /// See mode_of(); of the first workload.
   std::string_view mode;
 };
