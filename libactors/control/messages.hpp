@@ -108,7 +108,8 @@ struct stage_step_ended {
   // Of the first rank:
   std::int64_t in_backward = 0;  ///< in B and BW
   std::int64_t in_weight = 0;    ///< in W
-  std::int64_t for_ranks = 0;  ///< waits of the stage for inputs on some of its ranks
+  /// Waits of the stage for inputs that are on some of its ranks alone.
+  std::int64_t for_ranks = 0;
   /// By rank: in tasks, and from their launch until they began, but not in collectives.
   std::vector<std::int64_t> own;
   std::int64_t first_begin = 0;

@@ -39,8 +39,8 @@ cell cell_at(const experiment& e, std::size_t number, engine_kind engine) {
   const auto& run = e.runs[next(e.runs.size())];
   const auto& weather = e.weathers[next(e.weathers.size())];
   const auto& workload = e.workloads[number];
-  cell c{workload.name, weather.name,  run.name,      workload.job,      run.hint, engine,
-         1,             weather.fault, run.agreement, workload.gather_ms};
+  cell c{workload.name, weather.name,  run.name,          workload.job, run.hint, engine, 1,
+         weather.fault, run.agreement, workload.gather_ms};
   weather.settings.apply_to(c.job);
   run.settings.apply_to(c.job);
   c.job.name = run.name;

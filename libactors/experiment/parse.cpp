@@ -294,8 +294,8 @@ status check_processes(const cell& c) {
 status check_agreement(const cell& c) {
   if (c.agreement == rank_agreement::arrivals) return success();
   const auto refused = [&](const std::string& expected, const std::string& got) {
-    return error{c.job.source + ": run " + in_quotes(c.run) + ": agreement: \"candidates\" expects " +
-                 expected + ", got " + got};
+    return error{c.job.source + ": run " + in_quotes(c.run) +
+                 ": agreement: \"candidates\" expects " + expected + ", got " + got};
   };
   const auto& d = c.job.dispatch;
   if (c.engine != engine_kind::simulator)

@@ -133,13 +133,10 @@ void add_dispatch(std::vector<key>& table) {
              "that becomes ready waits only for a part of W. `auto`: 4 with policy "
              "`bfw_plus`, 1 with the others; fewer if the launches would take more than 2 % "
              "of W.");
-  keys.choice("admission", &o::admit,
-              {name(admission::loaded), name(admission::small_large_small),
-               name(admission::large_first), name(admission::small_first)},
+  keys.choice("admission", &o::admit, {name(admission::loaded), name(admission::small_large_small)},
               "Order in which the first stage admits the microbatches of a step. `loaded`: the "
-              "order of the "
-              "data; `small_large_small`: the cheapest first and last, the most expensive in the "
-              "middle; `large_first`, `small_first`: sorted by cost.");
+              "order of the data; `small_large_small`: the cheapest first and last, the most "
+              "expensive in the middle.");
 }
 
 void add_device(std::vector<key>& table) {

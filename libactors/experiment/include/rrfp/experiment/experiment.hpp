@@ -34,6 +34,7 @@
 #include <vector>
 
 #include <rrfp/base/result.hpp>
+#include <rrfp/experiment/candidates.hpp>
 #include <rrfp/job/overrides.hpp>
 
 namespace rrfp::experiment {
