@@ -55,9 +55,9 @@ double figure_of(const paper_figures& p, paper_column column);
 
 /// How a run derives its hint from the policy.
 ///
-/// own: the policy itself. reversed, shuffled: a bad hint (rrfp/policies/distorted.hpp). calm: the
-/// fixed order that the policy gives without disturbances. stale: the fixed order that it gave in
-/// the same weather with another seed and therefore with other images, like an outdated profile.
+/// own: the policy itself. reversed, shuffled: a bad hint (rrfp/experiment/distorted.hpp). calm:
+/// the fixed order that the policy gives without disturbances. stale: the fixed order that it gave
+/// in the same weather with another seed and therefore with other images, like an outdated profile.
 enum class hint_quality : std::uint8_t { own, reversed, shuffled, calm, stale };
 
 std::string_view name(hint_quality quality);
