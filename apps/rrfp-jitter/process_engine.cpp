@@ -123,16 +123,12 @@ result<outcome> outcome_of(const cell& c, const progress_of_job& seen) {
   std::vector<experiment::stage_time> stages;
   for (const auto& s : seen.summary.at("stages")) {
     const auto ms = [&](const char* key) { return s.at(key).get<double>() / scale; };
-    experiment::stage_time stage{ms("busy_ms"),
-                                 ms("blocked_ms"),
-                                 ms("ranks_ms"),
-                                 ms("gathering_ms"),
-                                 ms("deferred_ms"),
-                                 {},
-                                 {},
-                                 ms("launch_gap_ms")};
-    s.at("gathers").get_to(stage.agreement.gathers);
-    s.at("deferrals").get_to(stage.agreement.deferrals);
+    experiment::stage_time stage{.busy_ms = ms("busy_ms"),
+                                 .blocked_ms = ms("blocked_ms"),
+                                 .ranks_ms = ms("ranks_ms"),
+                                 .agreement = {},
+                                 .memory = {},
+                                 .launch_gap_ms = ms("launch_gap_ms")};
     s.at("peak_slots").get_to(stage.memory.slots_peak);
     s.at("peak_bytes").get_to(stage.memory.bytes_peak);
     stages.push_back(stage);

@@ -166,10 +166,6 @@ void json_log::summary(const job::job& run, const actors::run_result& r) {
                       {"busy_ms", stage.busy_ms},
                       {"blocked_ms", stage.blocked_ms},
                       {"ranks_ms", stage.ranks_ms},
-                      {"gathering_ms", stage.gathering_ms},
-                      {"deferred_ms", stage.deferred_ms},
-                      {"gathers", stage.agreement.gathers},
-                      {"deferrals", stage.agreement.deferrals},
                       {"launch_gap_ms", stage.launch_gap_ms}});
     if (stage.device_memory.reserved == 0) continue;
     stages.back()["device_peak_bytes"] = stage.device_memory.allocated_peak;

@@ -22,13 +22,9 @@ std::string ranks_table_of(const simulate::report& r) {
   for (std::size_t s = 0; s < r.stages.size(); ++s) {
     const auto& stage = r.stages[s];
     const auto for_ranks = milliseconds(stage.behind) + idle_ms(stage, wait_cause::ranks);
-    if (for_ranks == 0 && stage.agreement.gathers == 0) continue;
-    if (text.empty())
-      text = fmt::format("{:>5}  {:>12}  {:>12}  {:>12}  {:>8}  {:>9}\n", "stage", "for ranks ms",
-                         "gathering", "deferred", "gathers", "deferrals");
-    text += fmt::format("{:>5}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>8}  {:>9}\n", s, for_ranks,
-                        idle_ms(stage, wait_cause::gathering), idle_ms(stage, wait_cause::deferred),
-                        stage.agreement.gathers, stage.agreement.deferrals);
+    if (for_ranks == 0) continue;
+    if (text.empty()) text = fmt::format("{:>5}  {:>12}\n", "stage", "for ranks ms");
+    text += fmt::format("{:>5}  {:>12.3f}\n", s, for_ranks);
   }
   return text;
 }
@@ -90,8 +86,6 @@ std::string json_of(const simulate::report& r, const plan::dispatch_plan& dispat
                       {"idle_ms", milliseconds(stage.idle)},
                       {"idle_by_cause_ms", idle},
                       {"behind_ms", milliseconds(stage.behind)},
-                      {"gathers", stage.agreement.gathers},
-                      {"deferrals", stage.agreement.deferrals},
                       {"head_ms", milliseconds(stage.head)},
                       {"tail_ms", milliseconds(stage.tail)},
                       {"peak_slots", stage.memory.slots_peak},

@@ -164,8 +164,7 @@ status hosted_parts::make_stage(rank_address of, bool forwards_in_order) {
                             .ranks = setup_.ranks,
                             .lookahead = setup_.lookahead,
                             .limit = setup_.limits[stage.value()],
-                            .forwards_in_order = forwards_in_order,
-                            .agreement = setup_.agreement};
+                            .forwards_in_order = forwards_in_order};
   parts_.stages.push_back(
       {replica, make_stage_core(config, rule), slot_bytes_of(setup_, replica, stage), &counters});
   return success();

@@ -58,19 +58,9 @@ injected_delays delays_of(const job::job& j, const shared_costs& costs, const sh
     delays.link = [costs, scale](step_id step, virtual_stage_id to, rank_id rank,
                                  const task& numbered) {
       return costs->of(numbered, [&](const auto& c, const task& t) {
-        return scale * milliseconds(c.travel(step, to, rank, t));
+        return scale * milliseconds(c.link_of_rank(step, to, rank, t));
       });
     };
-  if (j.jitter.loss_probability > 0 || j.jitter.double_probability > 0) {
-    delays.fate = [costs](step_id step, virtual_stage_id to, rank_id rank, const task& numbered,
-                          std::uint32_t attempt) {
-      const auto delivery = costs->of(
-          numbered, [&](const auto& c, const task& t) { return c.delivery_of(step, to, rank, t); });
-      return attempt_fate{attempt < delivery.losses,
-                          attempt == delivery.losses && delivery.duplicated};
-    };
-    delays.resend_ms = scale * j.jitter.resend_ms;
-  }
   return delays;
 }
 
@@ -126,7 +116,6 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   setup.lookahead = dispatch.lookahead;
   setup.spin = std::chrono::microseconds{j.run.spin_us};
   setup.limits = dispatch.limits;
-  setup.agreement = dispatch.agreement;
   setup.train = j.train;
   setup.hang_timeout_s = j.run.hang_timeout_s;
   const bool emulated = j.device.kind == job::device_kind::emulated;
@@ -134,7 +123,6 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   setup.delays = delays_of(j, costs, nominal, scale);
   if (!emulated) return setup;
   setup.emulated = emulation_of(j, nominal, scale);
-  setup.emulated->gather_ms = scale * dispatch.gather_ms;
   if (nominal->first().has_bytes())
     setup.slot_bytes = [nominal](step_id step, stage_id s, microbatch_id mb) {
       return nominal->of({task_kind::forward, mb, chunk_id{0}}, [&](const auto& c, const task& t) {

@@ -164,10 +164,7 @@ class session::impl {
     context->ranks = setup_.ranks;
     context->replicas = setup_.replicas;
     context->delay = setup_.delays.compute;
-    if (setup_.emulated) {
-      context->emulated_time = setup_.emulated->task_ms;
-      context->gather_ms = setup_.emulated->gather_ms;
-    }
+    if (setup_.emulated) context->emulated_time = setup_.emulated->task_ms;
     context->trace = setup_.trace;
     context->record_transcripts = setup_.record_transcripts;
     context->on_step = setup_.on_step;
@@ -209,8 +206,7 @@ class session::impl {
     }
     if (setup_.wrap_transport) wire = setup_.wrap_transport(std::move(wire));
     if (wire == nullptr) return error{"wrap_transport returned null", error_kind::failed};
-    context.wire = with_delays(setup_.delays, setup_.shape, std::move(wire),
-                               [counters = counters_] { counters->resent.add(); });
+    context.wire = with_delays(setup_.delays, setup_.shape, std::move(wire));
     if (link != nullptr) counters_->transport.set([link] { return link->count(); });
     if (!setup_.blocking_messages) return success();
     auto synchronous = std::make_unique<synchronous_transport>(std::move(context.wire));
@@ -368,9 +364,6 @@ result<std::unique_ptr<session>> session::open(session_setup setup,
   RRFP_CHECK(!setup.blocking_messages ||
                  (setup.rule.mode == dispatch_mode::in_order && setup.lookahead == 0),
              "blocking_messages needs mode in_order and no lookahead");
-  if (in_cluster && setup.delays.fate)
-    setup.ready =
-        error{"jitter.loss_probability, jitter.double_probability: expected 0 on several nodes"};
   RRFP_CHECK(!setup.checkpoint || !setup.emulated, "an emulated device has nothing to save");
   RRFP_CHECK(!setup.open_devices || !setup.emulated, "ranks compute on devices of one kind");
   auto state = std::make_unique<impl>(std::move(setup), std::move(in_cluster));

@@ -19,7 +19,6 @@ auto fields(auto f, wait& x) { return f(x.why, x.head); }
 auto fields(auto f, memory_use& x) {
   return f(x.slots, x.slots_peak, x.bytes, x.bytes_peak, x.activations, x.activations_peak);
 }
-auto fields(auto f, agreement_counts& x) { return f(x.gathers, x.deferrals); }
 auto fields(auto f, running_launch& x) { return f(x.launched, x.behind); }
 auto fields(auto f, chunk_progress& x) {
   return f(x.activation, x.gradient, x.forward_early, x.forward_done, x.backward_done,
@@ -47,7 +46,7 @@ namespace rrfp::actors {
 auto fields(auto f, rank_address& x) { return f(x.stage, x.rank, x.replica); }
 auto fields(auto f, stage_summary& x) {
   return f(x.memory, x.peak_bytes, x.device_memory, x.busy_ms, x.blocked_ms, x.launch_gap_ms,
-           x.ranks_ms, x.gathering_ms, x.deferred_ms, x.agreement);
+           x.ranks_ms);
 }
 /// Without the stages, of which there may be many.
 auto fields(auto f, run_summary& x) {

@@ -5,12 +5,10 @@
 ///   node -> stage -> node       report_state, state_reported
 ///   job -> stage                restore_state, begin_step, apply_update, take_snapshot,
 ///                               copy_state, report_weights, report_progress
-///   stage -> rank               the same except report_progress, and run_launch, gather_picks,
-///                               end_step
+///   stage -> rank               the same except report_progress, and run_launch, end_step
 ///   transport -> rank           message (transport.hpp)
-///   rank -> stage               state_restored, arrived, launch_done, picks_seen,
-///                               rank_step_ended, update_applied, snapshot_taken,
-///                               snapshot_written
+///   rank -> stage               state_restored, arrived, launch_done, rank_step_ended,
+///                               update_applied, snapshot_taken, snapshot_written
 ///   stage -> job                state_restored, stage_step_ended, update_applied,
 ///                               snapshot_taken, snapshot_written, stage_weights, stage_progress
 ///   any actor -> job            copy_held, failed, interrupted, drain_asked, report_requested
@@ -80,16 +78,6 @@ struct launch_done {
   std::int64_t held_bytes = 0;
   compute::memory_counts device_memory = {};  ///< zeroes if the device has none
 };
-/// The ranks exchange the tasks that they would run next: let every rank wait for all others.
-struct gather_picks {
-  step_id step;
-  std::uint64_t number = 0;  ///< of the gathering within the step
-};
-/// A rank has the picks of all ranks.
-struct picks_seen {
-  step_id step;
-  rank_id rank;
-};
 /// All tasks of the step are done: sum and exchange gradients, if it trains, and report.
 struct end_step {
   step_id step;
@@ -120,11 +108,8 @@ struct stage_step_ended {
   // Of the first rank:
   std::int64_t in_backward = 0;  ///< in B and BW
   std::int64_t in_weight = 0;    ///< in W
-  // Waits of the stage by cause:
+  /// Waits of the stage for inputs that are on some of its ranks alone.
   std::int64_t for_ranks = 0;
-  std::int64_t gathering = 0;
-  std::int64_t deferred = 0;
-  agreement_counts agreement;
   /// By rank: in tasks, and from their launch until they began, but not in collectives.
   std::vector<std::int64_t> own;
   std::int64_t first_begin = 0;
@@ -287,8 +272,6 @@ auto fields(auto f, launch_done& x) {
   return f(x.step, x.launched, x.rank, x.begin, x.end, x.delay, x.late, x.received, x.held_bytes,
            x.device_memory);
 }
-auto fields(auto f, gather_picks& x) { return f(x.step, x.number); }
-auto fields(auto f, picks_seen& x) { return f(x.step, x.rank); }
 auto fields(auto f, end_step& x) { return f(x.step); }
 auto fields(auto f, rank_step_ended& x) {
   return f(x.step, x.rank, x.losses, x.norms, x.peak_bytes, x.in_collectives);
@@ -296,7 +279,7 @@ auto fields(auto f, rank_step_ended& x) {
 auto fields(auto f, stage_step_ended& x) {
   return f(x.step, x.replica, x.stage, x.losses, x.norms, x.memory, x.peak_bytes, x.device_memory,
            x.busy, x.blocked, x.behind, x.launch_gap, x.in_backward, x.in_weight, x.for_ranks,
-           x.gathering, x.deferred, x.agreement, x.own, x.first_begin, x.last_end);
+           x.own, x.first_begin, x.last_end);
 }
 auto fields(auto f, apply_update& x) { return f(x.step, x.scale, x.lr); }
 auto fields(auto f, update_applied& x) { return f(x.step); }
@@ -337,7 +320,7 @@ auto fields(auto f, job_ended& x) {
   X(copy_held) X(copy_offered) X(fetch_copy) X(copy_piece) X(copies_arrive) X(keep_copies) \
   X(report_weights) X(stage_weights)                                                       \
   X(report_progress) X(stage_progress) X(report_requested) X(write_report) X(failed)       \
-  X(interrupted) X(drain_asked) X(job_ended) X(gather_picks) X(picks_seen)
+  X(interrupted) X(drain_asked) X(job_ended)
 /// The messages that stay on their node.
 #define RRFP_LOCAL_MESSAGES(X)                                                             \
   X(start) X(stage_ranks) X(decide_now) X(node_lost) X(node_unreachable) X(demand)         \

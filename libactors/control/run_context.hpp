@@ -54,7 +54,6 @@ struct run_context {
   synchronous_transport* synchronous = nullptr;  ///< `wire`, if sends block; else null
   task_time delay;                               ///< injected; empty: none
   task_time emulated_time;                       ///< of emulated tasks; empty: tasks compute
-  double gather_ms = 0;                          ///< of emulated ranks: an all-gather of picks
   trace_recorder* trace = nullptr;               ///< null: not traced
   bool record_transcripts = false;
   std::string checkpoint_dir;                  ///< where checkpoints are saved

@@ -111,9 +111,6 @@ void run_totals::add_to_stage(const stage_step_ended& o) {
   stage.blocked_ms += milliseconds(o.blocked);
   stage.launch_gap_ms += milliseconds(o.launch_gap);
   stage.ranks_ms += milliseconds(o.behind + o.for_ranks);
-  stage.gathering_ms += milliseconds(o.gathering);
-  stage.deferred_ms += milliseconds(o.deferred);
-  stage.agreement += o.agreement;
   stage.peak_bytes = std::max(stage.peak_bytes, o.peak_bytes);
   stage.device_memory = compute::most_of(stage.device_memory, o.device_memory);
   stage.memory.slots_peak = std::max(stage.memory.slots_peak, o.memory.slots_peak);

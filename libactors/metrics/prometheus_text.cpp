@@ -235,7 +235,6 @@ void add_transport(page& to, const run_counters& run) {
   const auto counter = [&](const char* name, const char* help, std::uint64_t value) {
     to.family(name, help, metric_type::counter).value({}, static_cast<double>(value));
   };
-  counter("rrfp_retransmits_total", "Messages that were lost and sent again.", run.resent.value());
   counter("rrfp_transport_sent_total", "Messages to other nodes, collectives included.", t.sent);
   counter("rrfp_transport_sent_bytes_total", "Bytes of messages to other nodes.", t.sent_bytes);
   counter("rrfp_transport_received_total", "Messages from other nodes.", t.received);

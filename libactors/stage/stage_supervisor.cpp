@@ -38,7 +38,6 @@ caf::behavior stage_supervisor::make_behavior() {
       [this](const begin_step& m) { guarded([&] { begin(m); }); },
       [this](const arrived& m) { on_arrived(m); },
       [this](const launch_done& m) { on_launch_done(m); },
-      [this](const picks_seen& m) { on_picks_seen(m); },
       [this](decide_now) {
         decision_requested_ = false;
         if (!is_broken_) guarded([this] { choose(); });
@@ -98,8 +97,6 @@ void stage_supervisor::begin(const begin_step& m) {
   step_ = step;
   const auto weight_pieces = pieces_of_next_step();
   ledger_.begin(step);
-  ranks_gathering_ = 0;
-  gathers_ = 0;
   outcome_ = {};
   times_.assign(ranks_.size(), {});
   if (context_->on_step_begun) context_->on_step_begun(step);
@@ -188,15 +185,6 @@ void stage_supervisor::count_behind() {
   for (auto& time : times_) time.behind += last - std::exchange(time.free_since, last);
 }
 
-void stage_supervisor::on_picks_seen(const picks_seen& m) {
-  const auto bit = rank_set{1} << m.rank.value();
-  if (m.step != step_ || (ranks_gathering_ & bit) == 0) return;
-  ranks_gathering_ &= ~bit;
-  if (ranks_gathering_ != 0) return;
-  notify_core(picks_gathered{});
-  request_decision();
-}
-
 void stage_supervisor::choose() {
   if (phase_ != stage_phase::running) return;
   if (context_->record_transcripts) transcript_.push_back(to_line(decide{}));
@@ -220,10 +208,6 @@ void stage_supervisor::perform(const rrfp::launch& l) {
 }
 
 void stage_supervisor::perform(const rrfp::wait& w) {
-  if (w.why == wait_cause::gathering) {
-    ranks_gathering_ = all_ranks(core_.config().ranks);
-    send_to_ranks(gather_picks{step_, gathers_++});
-  }
   if (waiting_ && waiting_->waiting == w) return;
   const auto now = context_->now();
   end_wait(now);
@@ -237,8 +221,6 @@ void stage_supervisor::end_wait(std::int64_t now) {
   waited_ += now - waiting_->begin;
   const auto why = waiting_->waiting.why;
   if (why == wait_cause::ranks) outcome_.for_ranks += now - waiting_->begin;
-  if (why == wait_cause::gathering) outcome_.gathering += now - waiting_->begin;
-  if (why == wait_cause::deferred) outcome_.deferred += now - waiting_->begin;
   counters_.waited_ns[static_cast<std::size_t>(why)].add(
       static_cast<std::uint64_t>(now - waiting_->begin));
   if (context_->trace != nullptr) context_->trace->add(*waiting_);
@@ -261,7 +243,6 @@ void stage_supervisor::on_rank_step_ended(rank_step_ended& m) {
   outcome_.replica = replica_;
   outcome_.stage = stage_;
   outcome_.memory = core_.memory();
-  outcome_.agreement = core_.agreement();
   for (const auto& time : times_) {
     outcome_.busy += time.busy;
     outcome_.blocked += time.blocked;

@@ -48,7 +48,6 @@ class stage_supervisor : public actor_base, public runs_anywhere {
   std::uint32_t pieces_of_next_step() const;
   void on_arrived(const arrived& m);
   void on_launch_done(const launch_done& m);
-  void on_picks_seen(const picks_seen& m);
   void count_time(const launch_done& m);
   /// All ranks have ended all launches: those that ended them first were ahead until now.
   void count_behind();
@@ -111,9 +110,6 @@ class stage_supervisor : public actor_base, public runs_anywhere {
   std::int64_t waited_ = 0;
   stage_step_ended outcome_;
   rank_set ranks_ended_ = 0;
-  /// Ranks that have not seen the picks that are being gathered.
-  rank_set ranks_gathering_ = 0;
-  std::uint64_t gathers_ = 0;  ///< of the step
   std::vector<std::string> transcript_;
 };
 

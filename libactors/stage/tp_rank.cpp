@@ -137,7 +137,6 @@ caf::behavior tp_rank::make_behavior() {
       [this](const restore_state&) { on_restore_state(); },
       [this](const begin_step& m) { begin(m); },
       [this](const run_launch& m) { start(m); },
-      [this](const gather_picks& m) { gather(m); },
       [this](const end_step& m) { end(m.step); },
       [this](const apply_update& m) {
         on_device(setup_, [m, rank = setup_] {
@@ -258,27 +257,6 @@ void tp_rank::start(const run_launch& l) {
         std::optional<caller_runs> scope;
         if (run->rank->device->may_linger_after()) scope.emplace();
         run_guarded(*run->rank, [&] { run->end(o); });
-      });
-}
-
-/// The supervisor compares the picks; what the ranks exchange stands for them. Ranks on emulated
-/// devices, which share threads, and ranks whose collectives are in device memory exchange nothing.
-void tp_rank::gather(const gather_picks& m) {
-  setup_->device->occupy(
-      [m, rank = setup_] {
-        run_guarded(*rank, [&] {
-          const auto& group = rank->groups.stage;
-          if (rank->context->emulated_time || group == nullptr || group->on_device()) return;
-          std::vector<std::int64_t> all(group->size());
-          const auto number = static_cast<std::int64_t>(m.number);
-          group->begin({m.step, launch_seq{m.number}, {}});
-          const auto done = group->all_gather(&number, all.data(), 1, tp_coord::element::int64);
-          if (!done) throw compute::group_error(done.message());
-        });
-        return from_ms(rank->context->gather_ms);
-      },
-      [m, rank = setup_](const occupancy&) {
-        post(rank->supervisor, picks_seen{m.step, rank->address.rank});
       });
 }
 

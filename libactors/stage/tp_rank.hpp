@@ -70,7 +70,6 @@ class tp_rank : public actor_base, public runs_anywhere {
   void copy_to_device(message& m);
   void begin(const begin_step& m);
   void start(const run_launch& l);
-  void gather(const gather_picks& m);
   void end(step_id step);
   void send_tied(step_id step);
   void on_take_snapshot(const take_snapshot& m);

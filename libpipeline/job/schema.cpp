@@ -133,25 +133,10 @@ void add_dispatch(std::vector<key>& table) {
              "that becomes ready waits only for a part of W. `auto`: 4 with policy "
              "`bfw_plus`, 1 with the others; fewer if the launches would take more than 2 % "
              "of W.");
-  keys.choice("admission", &o::admit,
-              {name(admission::loaded), name(admission::small_large_small),
-               name(admission::large_first), name(admission::small_first)},
+  keys.choice("admission", &o::admit, {name(admission::loaded), name(admission::small_large_small)},
               "Order in which the first stage admits the microbatches of a step. `loaded`: the "
-              "order of the "
-              "data; `small_large_small`: the cheapest first and last, the most expensive in the "
-              "middle; `large_first`, `small_first`: sorted by cost.");
-  keys.choice("agreement", &o::agreement,
-              {name(rank_agreement::arrivals), name(rank_agreement::candidates)},
-              "How the tensor-parallel ranks of a stage agree on the next task. `arrivals`: "
-              "the stage decides for them, among the tasks whose inputs are on every rank. "
-              "`candidates`: the paper's rule, for comparison: each rank picks one of its "
-              "ready tasks and an all-gather compares the picks; if they differ, nothing runs "
-              "until another task becomes ready on a rank. `candidates` requires mode `ready` "
-              "without `lookahead`.");
-  keys.number("agreement_ms", &o::agreement_ms, {0, ms_max}, "ms",
-              "With `agreement` = `candidates`: time of one all-gather, in simulations and on "
-              "emulated devices. The paper's Table 3 has 0.16 ms with 2 ranks and 0.23 ms with "
-              "4.");
+              "order of the data; `small_large_small`: the cheapest first and last, the most "
+              "expensive in the middle.");
 }
 
 void add_device(std::vector<key>& table) {

@@ -59,22 +59,6 @@ status check_run_ahead(const job& j, const provenance& from) {
   return success();
 }
 
-status check_agreement(const job& j, const provenance& from) {
-  const auto& d = j.dispatch;
-  if (d.agreement == rank_agreement::arrivals) return success();
-  const auto refused = [&](const std::string& expected, const std::string& got,
-                           std::string_view key) {
-    return from.blame("dispatch.agreement", "\"candidates\" expects " + std::string{key} + " = " +
-                                                expected + ", got " + got + from.note(key));
-  };
-  if (d.mode == dispatch_mode::in_order)
-    return refused("\"ready\"", in_quotes(name(d.mode)), "dispatch.mode");
-  for (const auto& [key, value] : {std::pair{"dispatch.lookahead", d.lookahead},
-                                   {"dispatch.early_forwards", d.early_forwards}})
-    if (value != 0) return refused("0", std::to_string(value), key);
-  return success();
-}
-
 status check_slot_unit(const job& j, const provenance& from) {
   if (j.dispatch.slot_unit == slot_unit_kind::microbatch || j.dispatch.slot_bytes == 0)
     return success();
@@ -121,7 +105,7 @@ status check_policy(const job& j, const provenance& from, const policy_registry&
 }  // namespace
 
 status check_dispatch(const job& j, const provenance& from, const policy_registry& policies) {
-  for (const auto holds : {check_messages, check_run_ahead, check_agreement, check_slot_unit})
+  for (const auto holds : {check_messages, check_run_ahead, check_slot_unit})
     if (auto held = holds(j, from); !held) return held;
   return check_policy(j, from, policies);
 }

@@ -40,12 +40,10 @@ void add_conditions(std::vector<key>& table) {
   keys.number("slow_link_factor", &o::slow_link_factor, {0, 1e6}, "",
               "Factor on the time of those messages; 1: no slow link.");
   keys.number("loss_probability", &o::loss_probability, {0, weather::loss_probability_max}, "",
-              "Probability that an attempt to send a message is lost; only if the job runs in "
-              "one process.");
+              "Probability that an attempt to send a message is lost: the message is then "
+              "`resend_ms` late, or more if further attempts are lost.");
   keys.number("resend_ms", &o::resend_ms, {1e-3, ms_max}, "ms",
               "Time after which a lost message is sent again.");
-  keys.number("double_probability", &o::double_probability, {0, 1}, "",
-              "Probability that a message arrives twice; only if the job runs in one process.");
   keys.choice("ranks", &o::ranks,
               {name(weather::rank_delays::together), name(weather::rank_delays::apart)},
               "Delays of the tensor-parallel ranks of a stage. `together`: all ranks end a "

@@ -135,10 +135,7 @@ result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registr
   p.lookahead = j.dispatch.lookahead;
   for (std::uint32_t s = 0; s < p.shape.stages; ++s)
     p.limits.push_back(job::effective_limit(j, stage_id{s}));
-  p.agreement = j.dispatch.agreement;
-  if (p.agreement == rank_agreement::candidates || j.jitter.ranks == weather::rank_delays::apart)
-    p.ranks_apart = j.pipeline.tp;
-  if (p.agreement == rank_agreement::candidates) p.gather_ms = j.dispatch.agreement_ms;
+  if (j.jitter.ranks == weather::rank_delays::apart) p.ranks_apart = j.pipeline.tp;
   auto policies = registry.make(j.dispatch.policy, p.shape);
   if (!policies) return policies.failure();
   p.policies = std::move(*policies);
@@ -168,8 +165,6 @@ simulate::plan simulation_of(const dispatch_plan& p, std::uint64_t steps) {
   simulation.limits = p.limits;
   simulation.steps = steps;
   simulation.ranks = p.ranks_apart;
-  simulation.agreement = p.agreement;
-  simulation.gather_cost = static_cast<simulate::nanoseconds>(p.gather_ms * 1e6);
   return simulation;
 }
 

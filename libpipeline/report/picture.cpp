@@ -51,8 +51,7 @@ std::optional<waiting> waiting_in(const gap& g) {
     case idle_cause::activation:
     case idle_cause::gradient: return waiting::input;
     case idle_cause::memory: return waiting::memory;
-    case idle_cause::ranks_behind:
-    case idle_cause::agreement: return waiting::ranks;
+    case idle_cause::ranks_behind: return waiting::ranks;
     case idle_cause::launch_gap:
     case idle_cause::head:
     case idle_cause::tail:

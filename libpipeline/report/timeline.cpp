@@ -40,8 +40,6 @@ class cutter {
 gap piece_of(const wait& w) {
   if (w.why == wait_cause::memory) return {idle_cause::memory, 0, 0, w.head};
   if (w.why == wait_cause::ranks) return {idle_cause::ranks_behind, 0, 0, w.head};
-  if (w.why == wait_cause::gathering || w.why == wait_cause::deferred)
-    return {idle_cause::agreement, 0, 0, w.head};
   return {w.head.kind == task_kind::forward ? idle_cause::activation : idle_cause::gradient, 0, 0,
           w.head, w.why == wait_cause::in_order};
 }
@@ -171,7 +169,6 @@ std::string_view name(idle_cause s) {
     case idle_cause::head: return "head";
     case idle_cause::tail: return "tail";
     case idle_cause::between_steps: return "between steps";
-    case idle_cause::agreement: return "agreement";
   }
   return "";
 }

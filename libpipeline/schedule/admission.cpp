@@ -10,8 +10,6 @@ std::string_view name(admission a) {
   switch (a) {
     case admission::loaded: return "loaded";
     case admission::small_large_small: return "small_large_small";
-    case admission::large_first: return "large_first";
-    case admission::small_first: return "small_first";
   }
   return "?";
 }
@@ -19,29 +17,17 @@ std::string_view name(admission a) {
 std::vector<std::uint32_t> admission_order(admission a, std::span<const double> cost) {
   std::vector<std::uint32_t> order(cost.size());
   std::iota(order.begin(), order.end(), 0U);
-  const auto cheaper = [&](std::uint32_t x, std::uint32_t y) { return cost[x] < cost[y]; };
-  switch (a) {
-    case admission::loaded: break;
-    case admission::small_first: std::stable_sort(order.begin(), order.end(), cheaper); break;
-    case admission::large_first:
-      std::stable_sort(order.begin(), order.end(),
-                       [&](std::uint32_t x, std::uint32_t y) { return cost[x] > cost[y]; });
-      break;
-    case admission::small_large_small: {
-      if (std::adjacent_find(cost.begin(), cost.end(), std::not_equal_to<>{}) == cost.end()) break;
-      // Deal the sorted microbatches to the two ends in turn, so that the largest meet in the
-      // middle.
-      std::stable_sort(order.begin(), order.end(), cheaper);
-      std::vector<std::uint32_t> dealt(order.size());
-      std::size_t front = 0;
-      std::size_t back = order.size();
-      for (std::size_t i = 0; i < order.size(); ++i)
-        dealt[i % 2 == 0 ? front++ : --back] = order[i];
-      order = std::move(dealt);
-      break;
-    }
-  }
-  return order;
+  const bool differ =
+      std::adjacent_find(cost.begin(), cost.end(), std::not_equal_to<>{}) != cost.end();
+  if (a == admission::loaded || !differ) return order;
+  // Deal the sorted microbatches to the two ends in turn, so that the largest meet in the middle.
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t x, std::uint32_t y) { return cost[x] < cost[y]; });
+  std::vector<std::uint32_t> dealt(order.size());
+  std::size_t front = 0;
+  std::size_t back = order.size();
+  for (std::size_t i = 0; i < order.size(); ++i) dealt[i % 2 == 0 ? front++ : --back] = order[i];
+  return dealt;
 }
 
 }  // namespace rrfp

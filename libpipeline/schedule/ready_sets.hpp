@@ -1,4 +1,4 @@
-/// The ready tasks of a stage, or of one of its ranks, by position in the ranking.
+/// The ready tasks of a stage, by position in the ranking.
 #pragma once
 
 #include <cstdint>

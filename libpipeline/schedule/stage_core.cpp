@@ -52,11 +52,7 @@ class stage_core::impl {
                "an F that changes buffers runs once");
     RRFP_CHECK(config_.limit.run_ahead == 0 || is_bound_by_run_ahead_alone(),
                "run_ahead requires mode ready and excludes all other limits on forwards");
-    RRFP_CHECK(config_.agreement == rank_agreement::arrivals || agrees_alone(),
-               "agreement by candidates requires mode ready and no lookahead or early forwards");
     all_ranks_ = all_ranks(config_.ranks);
-    if (config_.agreement == rank_agreement::candidates && config_.ranks > 1)
-      by_rank_.assign(config_.ranks, ready_sets{ranking_.size()});
     actions_.reserve(config_.lookahead + 2);
   }
 
@@ -104,7 +100,13 @@ class stage_core::impl {
   counted_bitmap left_;
   std::vector<running_launch> running_;
   std::uint32_t ready() const { return ready_.count; }
-  const agreement_counts& agreement() const { return agreement_; }
+
+  std::optional<task> next() const {
+    if (aborted_ || running_.size() > config_.lookahead) return std::nullopt;
+    const auto chosen = best();
+    if (chosen.position == none) return std::nullopt;
+    return ranking_.at(chosen.position);
+  }
 
  private:
   std::uint32_t position(task_kind kind, microbatch_id mb, chunk_id chunk) const {
@@ -135,10 +137,6 @@ class stage_core::impl {
     left_.fill();
     partly_here_.clear();
     ready_.clear();
-    for (auto& of_rank : by_rank_) of_rank.clear();
-    picks_are_due_ = true;
-    gather_ = gather_phase::none;
-    agreement_ = {};
     ranking_.hint().reset();
   }
 
@@ -160,7 +158,7 @@ class stage_core::impl {
       partly_here_.insert(at);
     else if (config_.ranks > 1)
       partly_here_.erase(at);
-    if (ranks != all_ranks_ && by_rank_.empty()) return;
+    if (ranks != all_ranks_) return;
     if (forward)
       offer_forward(e.mb, e.chunk);
     else
@@ -185,100 +183,31 @@ class stage_core::impl {
 
   void handle(const abort&) { aborted_ = true; }
 
-  void handle(const picks_gathered&) {
-    RRFP_CHECK(gather_ == gather_phase::under_way, "the ranks must be gathering their picks");
-    gather_ = gather_phase::done;
-  }
-
   void handle(const decide&) {
     if (aborted_) return;
-    if (!by_rank_.empty()) return agree();
     while (running_.size() <= config_.lookahead) {
-      const auto chosen =
-          config_.mode == dispatch_mode::in_order ? next_in_order() : best_ready(ready_);
+      const auto chosen = best();
       if (chosen.position == none) break;
       start(chosen);
     }
-    if (running_.empty() && actions_.empty()) wait_for_events();
-  }
-
-  void wait_for_events() {
+    if (!running_.empty() || !actions_.empty()) return;
     ranking_.hint().waited();
-    answer(explain_wait());
-  }
-
-  void answer(const wait& why) {
-    waiting_ = why;
-    actions_.assign(1, why);
-  }
-
-  // ---- agreement of the ranks by candidates
-
-  enum class gather_phase : std::uint8_t { none, under_way, done };
-
-  bool agrees_alone() const {
-    return config_.mode == dispatch_mode::ready && config_.lookahead == 0 &&
-           config_.early_forwards == 0;
-  }
-
-  /// Each rank picks from what is ready on it, and nothing is consumed. If all have picked the same
-  /// task, it runs. Else the hint begins its order anew, and the ranks pick again when a task has
-  /// become ready on any of them.
-  void agree() {
-    if (gather_ == gather_phase::under_way || !running_.empty()) return;
-    if (std::exchange(gather_, gather_phase::none) == gather_phase::done) {
-      ++agreement_.gathers;
-      const auto agreed = std::all_of(picks_.begin(), picks_.end(), [&](const candidate& c) {
-        return c.position == picks_.front().position;
-      });
-      if (agreed) return start(picks_.front());
-      ++agreement_.deferrals;
-      answer(explain_deferral());
-      ranking_.hint().waited();
-    }
-    if (!std::exchange(picks_are_due_, false)) return;
-    picks_.clear();
-    for (const auto& of_rank : by_rank_) picks_.push_back(best_ready(of_rank));
-    const auto first = std::find_if(picks_.begin(), picks_.end(),
-                                    [](const candidate& c) { return c.position != none; });
-    if (first == picks_.end()) return wait_for_events();
-    gather_ = gather_phase::under_way;
-    answer({wait_cause::gathering, ranking_.at(first->position)});
-  }
-
-  /// Whether a task could run on every rank, had all ranks picked it.
-  wait explain_deferral() const {
-    const auto common = best_ready(ready_);
-    if (common.position != none) return {wait_cause::deferred, ranking_.at(common.position)};
-    const auto head = partly_here_.first_in(0, ranking_.size());
-    RRFP_CHECK(head != none, "the picks of ranks differ only while inputs differ");
-    return {wait_cause::ranks, ranking_.at(head)};
+    waiting_ = explain_wait();
+    actions_.assign(1, *waiting_);
   }
 
   // ---- readiness
 
-  /// Calls `change` with the ready tasks of the stage if an input is on `all` of its ranks, and
-  /// with those of each rank that it is on.
-  template <class Change>
-  void for_each_set(rank_set here, Change change) {
-    if (here == all_ranks_) change(ready_);
-    for (std::size_t r = 0; r < by_rank_.size(); ++r)
-      if ((here >> r & 1) != 0) change(by_rank_[r]);
-  }
-
-  void mark_ready(rank_set here, std::uint32_t at) {
-    for_each_set(here, [&](ready_sets& of) {
-      if (of.test(at)) return;
-      const auto& t = ranking_.at(at);
-      ++of.count;
-      picks_are_due_ = true;
-      if (t.kind != task_kind::forward)
-        of.others.insert(at);
-      else if (slots_.must_take(t.mb))
-        of.admission.insert(at);
-      else
-        of.forwards.insert(at);
-    });
+  void mark_ready(std::uint32_t at) {
+    if (ready_.test(at)) return;
+    const auto& t = ranking_.at(at);
+    ++ready_.count;
+    if (t.kind != task_kind::forward)
+      ready_.others.insert(at);
+    else if (slots_.must_take(t.mb))
+      ready_.admission.insert(at);
+    else
+      ready_.forwards.insert(at);
   }
 
   /// In order of the microbatches if the stage demands it. In-order mode obeys its sequence.
@@ -288,17 +217,17 @@ class stage_core::impl {
   }
 
   void offer_forward(microbatch_id mb, chunk_id chunk) {
-    if (is_turn_of_forward(mb, chunk))
-      mark_ready(progress_of(mb, chunk).forward_ranks, position(task_kind::forward, mb, chunk));
+    if (progress_of(mb, chunk).forward_ranks == all_ranks_ && is_turn_of_forward(mb, chunk))
+      mark_ready(position(task_kind::forward, mb, chunk));
   }
 
   void offer_backward(microbatch_id mb, chunk_id chunk) {
     const auto& p = progress_of(mb, chunk);
-    const auto here = on_last_virtual_stage(chunk) ? all_ranks_ : p.backward_ranks;
-    if (p.backward_launched) return;
-    if (p.forward_launched) return mark_ready(here, position(task_kind::backward, mb, chunk));
+    const bool here = on_last_virtual_stage(chunk) || p.backward_ranks == all_ranks_;
+    if (!here || p.backward_launched) return;
+    if (p.forward_launched) return mark_ready(position(task_kind::backward, mb, chunk));
     const auto forward = position(task_kind::forward, mb, chunk);
-    if (here != all_ranks_ || !ready_.again.test(forward)) return;
+    if (!ready_.again.test(forward)) return;
     ready_.again.erase(forward);
     ready_.due_again.insert(forward);
   }
@@ -310,7 +239,7 @@ class stage_core::impl {
     const auto& p = progress_of(mb, chunk);
     if (at == none || !p.backward_launched || p.weight_due) return;
     if (config_.mode == dispatch_mode::in_order || fold_next_[chunk.value()] == mb.value())
-      mark_ready(all_ranks_, at);
+      mark_ready(at);
   }
 
   // ---- arbitration
@@ -340,33 +269,37 @@ class stage_core::impl {
   }
 
   /// What the hint may know of this moment.
-  stage_view view(const ready_sets& of) const {
+  stage_view view() const {
     const lane_range all{0, ranking_.size()};
-    const auto free = first_of(of.forwards, all);
+    const auto free = first_of(ready_.forwards, all);
     auto blocked = none;
     if (under_back_pressure()) {
-      const auto next = next_under_back_pressure(of);
+      const auto next = next_under_back_pressure();
       const bool is_forward = next != none && ranking_.at(next).kind == task_kind::forward;
       return {.forward_blocked =
-                  !is_forward && std::min(free, first_of(of.admission, all)) != none};
+                  !is_forward && std::min(free, first_of(ready_.admission, all)) != none};
     }
     return {.forward_blocked =
-                free == none && best_admission(of, all, blocked) == none && blocked != none};
+                free == none && best_admission(all, blocked) == none && blocked != none};
   }
 
-  candidate best_ready(const ready_sets& of) const {
-    if (of.count == 0) return {};
+  candidate best() const {
+    return config_.mode == dispatch_mode::in_order ? next_in_order() : best_ready();
+  }
+
+  candidate best_ready() const {
+    if (ready_.count == 0) return {};
     bool bound_before = false;
-    for (const auto number : ranking_.order(view(of))) {
+    for (const auto number : ranking_.order(view())) {
       const auto lane = ranking_.lane(number);
       if (lane.begin == lane.end) continue;
       auto blocked = none;
-      const auto best = best_in(of, lane, blocked);
+      const auto best = best_in(lane, blocked);
       if (best == none) {
         bound_before = bound_before || blocked != none;
         continue;
       }
-      return {best, reason_for(of, best, lane, bound_before || blocked < best)};
+      return {best, reason_for(best, lane, bound_before || blocked < best)};
     }
     if (config_.early_forwards == 0 || !running_.empty()) return {};
     return best_of_spare_time();
@@ -375,29 +308,29 @@ class stage_core::impl {
   /// If nothing else can run: the second pass of an F whose gradient has not arrived. Else an F
   /// that waits for a slot runs early.
   candidate best_of_spare_time() const {
-    for (const auto number : ranking_.order(view(ready_))) {
+    for (const auto number : ranking_.order(view())) {
       const auto lane = ranking_.lane(number);
       auto blocked = none;
       const auto at = best_taker(ready_.again, lane, blocked);
-      if (at != none) return {at, reason_for(ready_, at, lane, true)};
+      if (at != none) return {at, reason_for(at, lane, true)};
     }
     if (early_ >= config_.early_forwards) return {};
-    for (const auto number : ranking_.order(view(ready_))) {
+    for (const auto number : ranking_.order(view())) {
       const auto lane = ranking_.lane(number);
       for (auto at = ready_.admission.first_in(lane.begin, lane.end); at != none;
            at = ready_.admission.first_in(at + 1, lane.end))
         if (!on_last_virtual_stage(ranking_.at(at).chunk))
-          return {at, reason_for(ready_, at, lane, true), true};
+          return {at, reason_for(at, lane, true), true};
     }
     return {};
   }
 
   /// The best-ranked ready task of a range that memory allows; `blocked` becomes the best-ranked
   /// one that it does not allow.
-  std::uint32_t best_in(const ready_sets& of, lane_range range, std::uint32_t& blocked) const {
-    if (under_back_pressure()) return best_under_back_pressure(of, range, blocked);
-    return std::min({first_of(of.others, range), first_of(of.forwards, range),
-                     best_admission(of, range, blocked)});
+  std::uint32_t best_in(lane_range range, std::uint32_t& blocked) const {
+    if (under_back_pressure()) return best_under_back_pressure(range, blocked);
+    return std::min({first_of(ready_.others, range), first_of(ready_.forwards, range),
+                     best_admission(range, blocked)});
   }
 
   static std::uint32_t first_of(const priority_bitmap& ready, lane_range range) {
@@ -407,33 +340,31 @@ class stage_core::impl {
   /// The paper's rule: with one chunk, no F. With several, an F may be what a B of this stage waits
   /// for, so the oldest unfinished microbatch takes its next step, and no other one does. W fills
   /// the time.
-  std::uint32_t best_under_back_pressure(const ready_sets& of, lane_range range,
-                                         std::uint32_t& blocked) const {
+  std::uint32_t best_under_back_pressure(lane_range range, std::uint32_t& blocked) const {
     const auto within = [&](std::uint32_t at) { return range.contains(at) ? at : none; };
-    const auto other = first_of(of.others, range);
+    const auto other = first_of(ready_.others, range);
     auto best = other;
     if (config_.shape.chunks > 1)
-      best = std::min(within(next_under_back_pressure(of)),
+      best = std::min(within(next_under_back_pressure()),
                       best_of_chunks([&](chunk_id c) { return within(due_weight(c)); }));
     const auto first =
-        std::min({other, first_of(of.forwards, range), first_of(of.admission, range)});
+        std::min({other, first_of(ready_.forwards, range), first_of(ready_.admission, range)});
     if (first < best) blocked = std::min(blocked, first);
     return best;
   }
 
   /// With several chunks: the next task of the oldest unfinished microbatch, if it is ready.
-  std::uint32_t next_under_back_pressure(const ready_sets& of) const {
+  std::uint32_t next_under_back_pressure() const {
     if (config_.shape.chunks == 1) return none;
-    return best_of_chunks([&](chunk_id c) { return of_oldest_unfinished(of, c); });
+    return best_of_chunks([&](chunk_id c) { return of_oldest_unfinished(c); });
   }
 
-  reason reason_for(const ready_sets& of, std::uint32_t at, lane_range lane,
-                    bool bound_before) const {
+  reason reason_for(std::uint32_t at, lane_range lane, bool bound_before) const {
     const auto skipped = left_.count(lane.begin, at);
-    return {of.count == 1  ? choice::only_choice
-            : bound_before ? choice::memory_bound
-            : skipped == 0 ? choice::hint_head
-                           : choice::skipped_not_ready,
+    return {ready_.count == 1 ? choice::only_choice
+            : bound_before    ? choice::memory_bound
+            : skipped == 0    ? choice::hint_head
+                              : choice::skipped_not_ready,
             skipped};
   }
 
@@ -445,14 +376,14 @@ class stage_core::impl {
     return best;
   }
 
-  std::uint32_t of_oldest_unfinished(const ready_sets& of, chunk_id chunk) const {
+  std::uint32_t of_oldest_unfinished(chunk_id chunk) const {
     const microbatch_id oldest{oldest_unfinished_};
     if (oldest.value() == config_.shape.microbatches) return none;
     const auto forward = position(task_kind::forward, oldest, chunk);
-    if (of.forwards.test(forward)) return forward;
-    if (of.admission.test(forward)) return slots_.may_take(oldest) ? forward : none;
+    if (ready_.forwards.test(forward)) return forward;
+    if (ready_.admission.test(forward)) return slots_.may_take(oldest) ? forward : none;
     const auto backward = position(task_kind::backward, oldest, chunk);
-    return of.others.test(backward) ? backward : none;
+    return ready_.others.test(backward) ? backward : none;
   }
 
   std::uint32_t due_weight(chunk_id chunk) const {
@@ -462,10 +393,9 @@ class stage_core::impl {
     return at != none && ready_.others.test(at) ? at : none;
   }
 
-  std::uint32_t best_admission(const ready_sets& of, lane_range lane,
-                               std::uint32_t& blocked) const {
-    const auto best = best_taker(of.admission, lane, blocked);
-    return early_ == 0 ? best : std::min(best, best_taker(of.due_again, lane, blocked));
+  std::uint32_t best_admission(lane_range lane, std::uint32_t& blocked) const {
+    const auto best = best_taker(ready_.admission, lane, blocked);
+    return early_ == 0 ? best : std::min(best, best_taker(ready_.due_again, lane, blocked));
   }
 
   /// Returns the F in `waiting` of the best-ranked microbatch, or else of the oldest one. If
@@ -504,7 +434,7 @@ class stage_core::impl {
       l.pass = forward_pass::again;
     if (l.ends_task()) {
       left_.erase(chosen.position);
-      for_each_set(all_ranks_, [](ready_sets& of) { --of.count; });
+      --ready_.count;
     }
     if (t.kind == task_kind::forward) {
       if (l.ends_task())
@@ -512,7 +442,7 @@ class stage_core::impl {
       else
         start_early(chosen.position, p);
     } else if (l.piece.is_last()) {
-      for_each_set(all_ranks_, [&](ready_sets& of) { of.others.erase(chosen.position); });
+      ready_.others.erase(chosen.position);
       if (is_backward(t.kind)) {
         p.backward_launched = true;
         ++backwards_launched_;
@@ -523,7 +453,6 @@ class stage_core::impl {
     }
     // To the hint, an F has run when its output is sent.
     if (l.pass != forward_pass::again) ranking_.hint().launched(t);
-    picks_are_due_ = true;
     waiting_.reset();
     running_.push_back({l, all_ranks_});
     actions_.emplace_back(l);
@@ -555,21 +484,20 @@ class stage_core::impl {
   void start_forward(std::uint32_t at, const task& t, progress& p) {
     const bool takes_slot = slots_.must_take(t.mb);
     if (takes_slot) slots_.take(t.mb);
-    for_each_set(all_ranks_, [&](ready_sets& of) {
-      const std::array waiting{&of.admission, &of.again, &of.due_again};
-      of.forwards.erase(at);
-      for (auto* set : waiting) set->erase(at);
-      if (!takes_slot || slots_.must_take(t.mb)) return;
+    const std::array waiting{&ready_.admission, &ready_.again, &ready_.due_again};
+    ready_.forwards.erase(at);
+    for (auto* set : waiting) set->erase(at);
+    if (takes_slot && !slots_.must_take(t.mb)) {
       // Inputs of the other chunks may have arrived first; those F no longer need a slot.
       for (std::uint32_t c = 0; c < config_.shape.chunks; ++c) {
         const auto other = position(task_kind::forward, t.mb, chunk_id{c});
         for (auto* set : waiting) {
           if (!set->test(other)) continue;
           set->erase(other);
-          of.forwards.insert(other);
+          ready_.forwards.insert(other);
         }
       }
-    });
+    }
     slots_.activation_begins();
     p.forward_launched = true;
     ++forwards_launched_;
@@ -611,7 +539,7 @@ class stage_core::impl {
     if (ready_.count == 0)
       if (const auto head = partly_here_.first_in(0, ranking_.size()); head != none)
         return {wait_cause::ranks, ranking_.at(head)};
-    for (const auto number : ranking_.order(view(ready_))) {
+    for (const auto number : ranking_.order(view())) {
       const auto lane = ranking_.lane(number);
       const auto first = [&](const priority_bitmap& of) { return first_of(of, lane); };
       const auto head =
@@ -680,12 +608,6 @@ class stage_core::impl {
   /// Tasks whose input is on some ranks, and not on others.
   priority_bitmap partly_here_;
   ready_sets ready_;
-  /// The same by rank, if the ranks agree by candidates; else empty.
-  std::vector<ready_sets> by_rank_;
-  std::vector<candidate> picks_;  ///< by rank, while they are gathered
-  bool picks_are_due_ = true;     ///< what is ready has changed since the last ones
-  gather_phase gather_ = gather_phase::none;
-  agreement_counts agreement_;
   std::uint32_t weight_pieces_ = 1;
   std::uint32_t forwards_launched_ = 0;
   std::uint32_t backwards_launched_ = 0;
@@ -714,7 +636,7 @@ std::uint32_t stage_core::outstanding() const {
 }
 std::uint32_t stage_core::remaining() const { return impl_->left_.count(); }
 std::uint32_t stage_core::ready() const { return impl_->ready(); }
-const agreement_counts& stage_core::agreement() const { return impl_->agreement(); }
+std::optional<task> stage_core::next() const { return impl_->next(); }
 bool stage_core::step_complete() const { return remaining() == 0 && outstanding() == 0; }
 stage_snapshot stage_core::snapshot() const { return impl_->snapshot(); }
 

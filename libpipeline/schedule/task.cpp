@@ -76,17 +76,7 @@ std::string_view name(wait_cause c) {
     case wait_cause::in_order: return "in_order";
     case wait_cause::memory: return "memory";
     case wait_cause::ranks: return "ranks";
-    case wait_cause::gathering: return "gathering";
-    case wait_cause::deferred: return "deferred";
     case wait_cause::complete: return "complete";
-  }
-  return "?";
-}
-
-std::string_view name(rank_agreement a) {
-  switch (a) {
-    case rank_agreement::arrivals: return "arrivals";
-    case rank_agreement::candidates: return "candidates";
   }
   return "?";
 }

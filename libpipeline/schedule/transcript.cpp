@@ -21,7 +21,6 @@ std::string line_of(const task_finished& e) {
   return "finished " + std::to_string(e.seq.value()) + " rank " + std::to_string(e.rank.value());
 }
 std::string line_of(const decide&) { return "decide"; }
-std::string line_of(const picks_gathered&) { return "gathered"; }
 std::string line_of(const abort&) { return "abort"; }
 std::string line_of(const launch& a) {
   const auto piece = a.piece.count == 1 ? ""
@@ -71,7 +70,6 @@ result<event> parse_event(std::string_view line) {
   };
   if (words.empty()) return bad("an event");
   if (words[0] == "decide" && words.size() == 1) return event{decide{}};
-  if (words[0] == "gathered" && words.size() == 1) return event{picks_gathered{}};
   if (words[0] == "abort" && words.size() == 1) return event{abort{}};
   if (words[0] == "step") {
     std::uint64_t step = 0;
@@ -101,7 +99,7 @@ result<event> parse_event(std::string_view line) {
     if (!has_rank || !parse(words[1], seq)) return bad("'finished NUMBER rank NUMBER'");
     return event{task_finished{launch_seq{seq}, rank_id{rank}}};
   }
-  return bad("step, arrived, finished, decide, gathered or abort");
+  return bad("step, arrived, finished, decide or abort");
 }
 
 }  // namespace rrfp

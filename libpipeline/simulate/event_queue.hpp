@@ -10,8 +10,8 @@
 
 namespace rrfp::simulate {
 
-/// On one rank of a stage: the end of the task that runs there, the end of the gathering of picks
-/// (on rank 0), or an arrival. Packed, because the queue is the hottest data of a simulation.
+/// On one rank of a stage: the end of the task that runs there, an arrival, or (on rank 0) that the
+/// stage has to decide again. Packed, because the queue is the hottest data of a simulation.
 class timed_event {
  public:
   /// Identifies the input: 2 * (chunk * microbatches + mb), plus 1 for a gradient.
@@ -20,7 +20,7 @@ class timed_event {
   using lane_index = std::uint32_t;
 
   static timed_event task_end(nanoseconds at, lane_index lane) { return {at, lane, 0}; }
-  static timed_event gathered(nanoseconds at, lane_index lane) { return {at, lane, 1}; }
+  static timed_event decision(nanoseconds at, lane_index lane) { return {at, lane, 1}; }
   static timed_event arrival(nanoseconds at, lane_index lane, input_index input) {
     return {at, lane, input + 2};
   }
@@ -28,7 +28,7 @@ class timed_event {
   nanoseconds at() const { return at_; }
   lane_index lane() const { return static_cast<lane_index>(key_ >> 32); }
   bool is_task_end() const { return static_cast<std::uint32_t>(key_) == 0; }
-  bool is_gathered() const { return static_cast<std::uint32_t>(key_) == 1; }
+  bool is_decision() const { return static_cast<std::uint32_t>(key_) == 1; }
   input_index input() const { return static_cast<std::uint32_t>(key_) - 2; }
 
   bool operator<(const timed_event& other) const {

@@ -128,8 +128,8 @@ class simulation {
       const auto next = queue_.pop();
       if (next.is_task_end())
         finish_task(next.lane());
-      else if (next.is_gathered())
-        notify(stage_of(next.lane()), picks_gathered{});
+      else if (next.is_decision())
+        request_decision(stage_of(next.lane()));
       else
         deliver(next.lane(), next.input());
     }
@@ -151,7 +151,6 @@ class simulation {
     if (!complete) return error{explain_deadlock()};
     for (std::uint32_t s = 0; s < stages_.size(); ++s) {
       end_idle(s);
-      report_.stages[s].agreement += stages_[s].core.agreement();
       auto& total = report_.stages[s].memory;
       const auto slots_peak = total.slots_peak;
       const auto bytes_peak = total.bytes_peak;
@@ -172,11 +171,16 @@ class simulation {
   std::span<const action> on(std::uint32_t s, const event& e) {
     ++report_.events;
     if (watcher_ != nullptr) watcher_->on_event(stage_id{s}, now_, e);
-    return stages_[s].core.on(e);
+    auto& core = stages_[s].core;
+    return plan_.decides != nullptr ? plan_.decides->on(stage_id{s}, core, e, now_) : core.on(e);
   }
 
   void notify(std::uint32_t s, event e) {
     on(s, e);
+    request_decision(s);
+  }
+
+  void request_decision(std::uint32_t s) {
     if (stages_[s].notified) return;
     stages_[s].notified = true;
     notified_.push_back(s);
@@ -207,6 +211,9 @@ class simulation {
       else
         begin_idle(s, std::get<wait>(a));
     }
+    if (plan_.decides == nullptr) return;
+    if (const auto after = plan_.decides->decides_again_after(stage_id{s}))
+      queue_.push(timed_event::decision(now_ + *after, lane_of(s, 0)));
   }
 
   // ---- the devices
@@ -361,8 +368,6 @@ class simulation {
 
   void begin_idle(std::uint32_t s, const wait& why) {
     auto& stage = stages_[s];
-    if (why.why == wait_cause::gathering)
-      queue_.push(timed_event::gathered(now_ + plan_.gather_cost, lane_of(s, 0)));
     if (stage.is_idle && stage.why == why) return;
     end_idle(s);
     stage.is_idle = true;
@@ -378,11 +383,9 @@ class simulation {
     if (gap == 0) return;
     auto& total = report_.stages[s];
     const auto why = stage.why.why;
-    const bool by_ranks =
-        why == wait_cause::ranks || why == wait_cause::gathering || why == wait_cause::deferred;
     if (why == wait_cause::complete) {
       total.tail += gap;
-    } else if (!stage.ran_in_step && !by_ranks) {
+    } else if (!stage.ran_in_step && why != wait_cause::ranks) {
       total.head += gap;
     } else {
       total.idle += gap;

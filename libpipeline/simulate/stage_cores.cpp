@@ -22,8 +22,7 @@ result<std::vector<stage_core>> make_cores(const plan& p) {
                               .stage = stage_id{s},
                               .ranks = p.ranks,
                               .lookahead = p.lookahead,
-                              .limit = p.limits.empty() ? p.limit : p.limits[s],
-                              .agreement = p.agreement};
+                              .limit = p.limits.empty() ? p.limit : p.limits[s]};
     if (p.rule.mode == dispatch_mode::in_order) {
       const auto hint = p.rule.make_policy(config.stage);
       if (hint->lanes() != 1)

@@ -223,25 +223,9 @@ nanoseconds stage_costs::link_of_rank(step_id step, virtual_stage_id to, rank_id
                                       const task& admitted) const {
   const auto t = as_loaded(step, admitted);
   const auto of = drawn_rank(rank);
-  return arrival(step, to, of, t, jitter_.link_ms(step, to, of, t, own_link_ms(step, to, t)));
-}
-
-nanoseconds stage_costs::travel(step_id step, virtual_stage_id to, rank_id rank,
-                                const task& admitted) const {
-  const auto t = as_loaded(step, admitted);
-  const auto of = drawn_rank(rank);
-  return arrival(step, to, of, t, jitter_.travel_ms(step, to, of, t, own_link_ms(step, to, t)));
-}
-
-nanoseconds stage_costs::arrival(step_id step, virtual_stage_id to, rank_id rank, const task& t,
-                                 double sent_ms) const {
-  const auto duration = nanoseconds_of(shape_ms(step, to, rank, t) + sent_ms);
+  const auto duration = nanoseconds_of(shape_ms(step, to, of, t) +
+                                       jitter_.link_ms(step, to, of, t, own_link_ms(step, to, t)));
   return options_.delays ? duration + options_.delays->link(step, to, t) : duration;
-}
-
-weather::message_delivery stage_costs::delivery_of(step_id step, virtual_stage_id to, rank_id rank,
-                                                   const task& admitted) const {
-  return jitter_.delivery_of(step, to, drawn_rank(rank), as_loaded(step, admitted));
 }
 
 std::uint64_t stage_costs::activation_bytes(step_id step, stage_id stage, microbatch_id mb) const {

@@ -56,8 +56,7 @@ status validate(const conditions& c) {
   if (auto ok = within("slow_link_factor", c.slow_link_factor, 0, 1e6); !ok) return ok;
   if (auto ok = within("loss_probability", c.loss_probability, 0, loss_probability_max); !ok)
     return ok;
-  if (auto ok = within("resend_ms", c.resend_ms, 1e-3, 1e6); !ok) return ok;
-  return within("double_probability", c.double_probability, 0, 1);
+  return within("resend_ms", c.resend_ms, 1e-3, 1e6);
 }
 
 bool disturbs_tasks(const conditions& c) {
@@ -66,7 +65,7 @@ bool disturbs_tasks(const conditions& c) {
 
 bool disturbs_messages(const conditions& c) {
   return c.link != link_jitter::none || c.spread != link_spread::none || c.slow_link_factor != 1 ||
-         c.loss_probability > 0 || c.double_probability > 0;
+         c.loss_probability > 0;
 }
 
 double disturbed_times::compute_ms(step_id step, stage_id stage, rank_range ranks, const task& t,
@@ -120,25 +119,24 @@ double disturbed_times::spread_ms(salt purpose, step_id step, virtual_stage_id t
 
 double disturbed_times::link_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t,
                                 double own_ms) const {
-  return delivery_of(step, to, rank, t).losses * conditions_.resend_ms +
-         travel_ms(step, to, rank, t, own_ms);
+  const auto& c = conditions_;
+  auto ms =
+      spread_ms(salt::spread, step, to, rank, t, own_ms) + jitter_.link_extra_ms(step, to, rank, t);
+  if (c.slow_link_factor != 1 && is_slow_link(to, t)) ms *= c.slow_link_factor;
+  return losses_of(step, to, rank, t) * c.resend_ms + ms;
 }
 
-message_delivery disturbed_times::delivery_of(step_id step, virtual_stage_id to, rank_id rank,
-                                              const task& t) const {
+std::uint32_t disturbed_times::losses_of(step_id step, virtual_stage_id to, rank_id rank,
+                                         const task& t) const {
+  constexpr std::uint32_t losses_max = 1000;
   const auto& c = conditions_;
-  message_delivery delivery;
-  if (c.loss_probability == 0 && c.double_probability == 0) return delivery;
-  const auto draw = [&](salt purpose) {
-    return keyed_random{c.seed, static_cast<std::uint64_t>(purpose), step.value(),
-                        pack(to.value(), is_backward(t.kind) ? 1 : 0),
-                        pack(rank.value(), t.mb.value())};
-  };
-  auto losses = draw(salt::loss);
-  while (delivery.losses < message_delivery::losses_max && losses.uniform() < c.loss_probability)
-    ++delivery.losses;
-  delivery.duplicated = draw(salt::copy).uniform() < c.double_probability;
-  return delivery;
+  if (c.loss_probability == 0) return 0;
+  keyed_random random{c.seed, static_cast<std::uint64_t>(salt::loss), step.value(),
+                      pack(to.value(), is_backward(t.kind) ? 1 : 0),
+                      pack(rank.value(), t.mb.value())};
+  std::uint32_t losses = 0;
+  while (losses < losses_max && random.uniform() < c.loss_probability) ++losses;
+  return losses;
 }
 
 bool disturbed_times::is_slow_link(virtual_stage_id to, const task& t) const {
@@ -146,14 +144,6 @@ bool disturbed_times::is_slow_link(virtual_stage_id to, const task& t) const {
   const auto [lower, upper] =
       std::minmax({shape_.at(from).stage.value(), shape_.at(to).stage.value()});
   return lower == conditions_.slow_link_stage && upper == lower + 1;
-}
-
-double disturbed_times::travel_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t,
-                                  double own_ms) const {
-  const auto& c = conditions_;
-  const auto ms =
-      spread_ms(salt::spread, step, to, rank, t, own_ms) + jitter_.link_extra_ms(step, to, rank, t);
-  return c.slow_link_factor != 1 && is_slow_link(to, t) ? ms * c.slow_link_factor : ms;
 }
 
 double disturbed_times::shape_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t,

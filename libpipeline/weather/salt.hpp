@@ -11,7 +11,6 @@ enum class salt : std::uint64_t {
   spread = 3,
   pause = 4,
   loss = 5,
-  copy = 6,
   shape = 7
 };
 

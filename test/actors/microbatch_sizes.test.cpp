@@ -1,6 +1,9 @@
 // The order of admission of real data follows from the sizes of microbatches.
 #include "torch/microbatch_sizes.hpp"
 
+#include <algorithm>
+#include <functional>
+
 #include <ATen/ATen.h>
 
 #include "small_model.hpp"
@@ -41,19 +44,21 @@ TEST_CASE("real data is admitted in the order of its sizes, each replica by itse
   const pipeline_shape shape{2, 1, 5};
   const auto data = std::make_shared<const lengths>();
   CHECK(admitted(data, job_of(admission::loaded, 2), shape) == data);
-  const auto sorted = admitted(data, job_of(admission::small_first, 2), shape);
+  const auto sorted = admitted(data, job_of(admission::small_large_small, 2), shape);
   for (std::uint64_t s = 0; s < 3; ++s)
     for (std::uint32_t replica = 0; replica < 2; ++replica) {
       std::vector<std::int64_t> ids;
-      std::int64_t before = 0;
+      std::vector<std::int64_t> sizes;
       for (std::uint32_t i = 0; i < shape.microbatches; ++i) {
         const microbatch_id mb{replica * shape.microbatches + i};
         const auto loaded = sorted->load(step_id{s}, mb);
-        CHECK(loaded.tokens >= before);
-        before = loaded.tokens;
+        sizes.push_back(loaded.tokens);
         CHECK(sorted->layout(step_id{s}, mb) == compute::layout_of(loaded));
         ids.push_back(loaded.inputs[0].item<std::int64_t>());
       }
+      const auto largest = std::max_element(sizes.begin(), sizes.end());
+      CHECK(std::is_sorted(sizes.begin(), largest));
+      CHECK(std::is_sorted(largest, sizes.end(), std::greater<>{}));
       std::sort(ids.begin(), ids.end());
       for (std::uint32_t i = 0; i < shape.microbatches; ++i)
         CHECK(ids[i] == replica * shape.microbatches + i);

@@ -47,41 +47,6 @@ struct inbox {
 
 }  // namespace
 
-TEST_CASE("a lossy transport drops and duplicates each attempt as its function decides") {
-  const auto wire = make_lossy_transport(
-      make_in_process_transport(), [](const message_header& h, std::uint32_t attempt) {
-        return attempt_fate{attempt < h.mb.value(), h.mb.value() == 0};
-      });
-  inbox received;
-  wire->bind(bob, received.sink());
-  wire->send(message_of(0));
-  wire->send(message_of(2));
-  CHECK(received.got == std::vector<std::uint32_t>{0, 0});
-  wire->send(message_of(2));
-  wire->send(message_of(2));
-  CHECK(received.got == std::vector<std::uint32_t>{0, 0, 2});
-  wire->close();
-}
-
-TEST_CASE("resending over a lossy transport delivers every message once") {
-  const auto wire = make_resending_transport(
-      make_lossy_transport(make_in_process_transport(),
-                           [](const message_header& h, std::uint32_t attempt) {
-                             return attempt_fate{attempt < h.mb.value() % 4, attempt % 2 == 0};
-                           }),
-      std::chrono::milliseconds{2});
-  inbox received;
-  wire->bind(bob, received.sink());
-  for (std::uint32_t mb = 0; mb < 100; ++mb) wire->send(message_of(mb));
-  auto got = received.wait_for(100);
-  std::this_thread::sleep_for(std::chrono::milliseconds{20});
-  got = received.wait_for(100);
-  std::sort(got.begin(), got.end());
-  REQUIRE(got.size() == 100);
-  for (std::uint32_t mb = 0; mb < 100; ++mb) CHECK(got[mb] == mb);
-  wire->close();
-}
-
 TEST_CASE("in one process the tensor itself is handed over") {
   const auto wire = make_in_process_transport();
   const void* arrived = nullptr;

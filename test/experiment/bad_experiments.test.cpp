@@ -171,6 +171,21 @@ TEST_CASE("conflicts between keys are found before anything runs, and the messag
             .starts_with("x.toml:8: dispatch.slots: "));
 }
 
+TEST_CASE("agreement by candidates is refused where the stage does not choose alone") {
+  const auto head = workload + run + "agreement = \"candidates\"\n";
+  const auto refused = [](const std::string& expected) {
+    return "x.toml: run \"r\": agreement: \"candidates\" expects " + expected +
+           "; in workload \"w\", run \"r\", weather \"none\"";
+  };
+  check(
+      {{head, "accepted"},
+       {"engine = \"wall-clock\"\n" + head, refused("engine = \"simulator\", got \"wall clock\"")},
+       {head + "dispatch.mode = \"in-order\"\n",
+        refused("dispatch.mode = \"ready\", got \"in-order\"")},
+       {head + "dispatch.lookahead = 1\n", refused("dispatch.lookahead = 0, got 1")},
+       {head + "dispatch.early_forwards = 2\n", refused("dispatch.early_forwards = 0, got 2")}});
+}
+
 TEST_CASE("what holds for all cells is refused in a table, and keys without effect everywhere") {
   check({
       {workload + run + "train.steps = 2\n",

@@ -74,6 +74,27 @@ TEST_CASE("a step ends with its slowest replica and the gradient exchange") {
   CHECK(run_well(c).mean_ms() > one.mean_ms());
 }
 
+TEST_CASE("ranks apart agree by candidates, and each gathering of picks takes its time") {
+  auto c = jittered_cell();
+  make_ready(c, "bfw");
+  c.job.pipeline.tp = 4;
+  c.job.pipeline.microbatches = 16;
+  c.job.jitter.ranks = weather::rank_delays::apart;
+  const auto by_arrivals = run_well(c);
+  CHECK(by_arrivals.ranks > 0);
+  CHECK(by_arrivals.agreement == agreement_counts{});
+  c.agreement = rank_agreement::candidates;
+  c.gather_ms = 1;
+  const auto o = run_well(c);
+  const auto tasks = std::uint64_t{3} * c.job.pipeline.stages * 16;
+  CHECK(o.ranks > 0);
+  CHECK(o.agreement.deferrals > 0);
+  CHECK(o.agreement.gathers == tasks + o.agreement.deferrals);
+  CHECK(o.gathering * o.mean_ms() * c.job.pipeline.stages >=
+        0.999 * static_cast<double>(o.agreement.gathers));
+  CHECK(o.idle >= o.ranks + o.gathering + o.deferred);
+}
+
 TEST_CASE("a straggler, a pause and a slow link cost time") {
   const auto calm = run_well(plain_cell()).mean_ms();
   auto c = plain_cell();

@@ -164,10 +164,11 @@ TEST_CASE("a description holds everything that the outcome depends on, and no na
   CHECK(differs([](cell& x) { ++x.job.jitter.seed; }));
   CHECK(differs([](cell& x) { ++x.job.train.steps; }));
   CHECK(differs([](cell& x) { x.hint = hint_quality::calm; }));
+  CHECK(differs([](cell& x) { x.agreement = rank_agreement::candidates; }));
   CHECK(differs([](cell& x) { x.job.dispatch.slots = job::slots_of_1f1b; }));
   CHECK(differs([](cell& x) { x.job.dispatch.run_ahead = 3; }));
   CHECK(differs([](cell& x) { block(x); }));
-  CHECK(differs([](cell& x) { x.job.dispatch.admit = admission::large_first; }));
+  CHECK(differs([](cell& x) { x.job.dispatch.admit = admission::small_large_small; }));
   CHECK(differs([](cell& x) { x.job.jitter.stall_factor = 2; }));
   CHECK(differs([](cell& x) { x.job.jitter.compute_sigma = 0.1; }));
   CHECK(differs([](cell& x) { x.job.machine.efficiency = 0.4; }));

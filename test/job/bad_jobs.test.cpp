@@ -405,18 +405,6 @@ TEST_CASE("Back-pressure is refused with any other limit of forwards") {
   CHECK(refusal(job + "mode = \"in-order\"") == refused("in mode in-order"));
 }
 
-TEST_CASE("Agreement by candidates is refused where the stage does not choose alone") {
-  const std::string job =
-      "[pipeline]\nstages = 4\ntp = 2\n[dispatch]\nagreement = \"candidates\"\n";
-  const auto refused = [](const std::string& expected) {
-    return "x.toml:5: dispatch.agreement: \"candidates\" expects dispatch." + expected;
-  };
-  CHECK(refusal(job) == "accepted");
-  CHECK(refusal(job + "mode = \"in-order\"") == refused("mode = \"ready\", got \"in-order\""));
-  CHECK(refusal(job + "lookahead = 1") == refused("lookahead = 0, got 1"));
-  CHECK(refusal(job + "early_forwards = 2") == refused("early_forwards = 0, got 2"));
-}
-
 TEST_CASE("Slots by chunk are refused with bytes") {
   CHECK(refusal("[dispatch]\nslot_unit = \"chunk\"\nslot_bytes = 100") ==
         "x.toml:3: dispatch.slot_bytes: expected 0 with dispatch.slot_unit = \"chunk\", got 100");

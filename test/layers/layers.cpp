@@ -80,7 +80,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"policies", {"policies", {"schedule"}, {}}},
       // Above libpipeline and policies.
       {"experiment",
-       {"libactors/experiment",
+       {"apps/rrfp-jitter/experiment",
         {"files", "schedule", "weather", "simulate", "policies", "job", "plan", "workload", "html",
          "json"},
         {}}},
@@ -111,7 +111,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
          "schedule", "torch"},
         torch}},
       {"wall_clock",
-       {"libactors/wall_clock",
+       {"apps/rrfp-jitter/wall_clock",
         {"actors", "experiment", "plan", "simulate", "job", "schedule"},
         {}}},
       // Counters and their text; serving it is up to the programs.

@@ -182,27 +182,27 @@ TEST_CASE(
     tree.add("libpipeline/" + layer + "/a.cpp", "#include <rrfp/policies/registry.hpp>\n");
   tree.add("libpipeline/plan/b.cpp", "#include <rrfp/experiment/cell.hpp>\n")
       .add("policies/a.cpp", "#include <rrfp/experiment/cell.hpp>\n")
-      .add("libactors/experiment/a.cpp",
+      .add("apps/rrfp-jitter/experiment/a.cpp",
            "#include <rrfp/policies/registry.hpp>\n#include <rrfp/plan/plan.hpp>\n"
            "#include <rrfp/actors/session.hpp>\n");
   const auto refused = [](const std::string& layer) {
     return "libpipeline/" + layer + "/a.cpp:1: includes <rrfp/policies/registry.hpp>: " + layer +
            " may not depend on policies";
   };
-  CHECK(tree.violations() ==
-        lines{
-            "libactors/experiment/a.cpp:3: includes <rrfp/actors/session.hpp>: experiment may not "
-            "depend "
-            "on actors",
-            refused("job"),
-            refused("plan"),
-            "libpipeline/plan/b.cpp:1: includes <rrfp/experiment/cell.hpp>: plan may not depend on "
-            "experiment",
-            refused("report"),
-            refused("simulate"),
-            "policies/a.cpp:1: includes <rrfp/experiment/cell.hpp>: policies may not depend on "
-            "experiment",
-        });
+  CHECK(
+      tree.violations() ==
+      lines{
+          "apps/rrfp-jitter/experiment/a.cpp:3: includes <rrfp/actors/session.hpp>: experiment may "
+          "not depend on actors",
+          refused("job"),
+          refused("plan"),
+          "libpipeline/plan/b.cpp:1: includes <rrfp/experiment/cell.hpp>: plan may not depend on "
+          "experiment",
+          refused("report"),
+          refused("simulate"),
+          "policies/a.cpp:1: includes <rrfp/experiment/cell.hpp>: policies may not depend on "
+          "experiment",
+      });
 }
 
 TEST_CASE("A workload is sizes and weather, and depends on neither the simulator nor jobs") {

@@ -57,12 +57,11 @@ struct local_state {
   std::array<std::uint64_t, stages_max> sent{};  ///< by receiving stage, as its input bits
   std::uint32_t can_finish = 0;                  ///< bit r: rank r runs a task
   bool undecided = false;
-  bool gathering = false;
   bool complete = false;
 };
 
 /// The states of one stage, explored on demand. Events are numbered: inputs, then the finishes by
-/// rank, then `decide` and the end of a gathering of picks.
+/// rank, then `decide`.
 class stage_automaton {
  public:
   stage_automaton(const pipeline_setup& setup, std::uint32_t stage, decisions when)
@@ -77,7 +76,6 @@ class stage_automaton {
 
   std::uint32_t finish_event(std::uint32_t rank) const { return bits_.count() + rank; }
   std::uint32_t decide_event() const { return bits_.count() + setup_.ranks; }
-  std::uint32_t gather_event() const { return decide_event() + 1; }
   const local_state& state(std::uint32_t id) const { return states_[id]; }
   std::size_t size() const { return states_.size(); }
 
@@ -90,7 +88,7 @@ class stage_automaton {
   }
 
  private:
-  std::uint32_t events() const { return bits_.count() + setup_.ranks + 2; }
+  std::uint32_t events() const { return bits_.count() + setup_.ranks + 1; }
 
   void restart() {
     live_ = std::make_unique<checked_stage>(setup_.config(stage_), hint_);
@@ -125,8 +123,6 @@ class stage_automaton {
       const auto ended = live_->finish(rank);
       if (const auto sent = output_of(setup_.shape, stage_, ended, rank))
         state.sent[sent->stage] |= std::uint64_t{1} << bits_.of(sent->what);
-    } else if (event == gather_event()) {
-      live_->gather();
     }
     state.undecided = when_ == decisions::lazy && event != decide_event();
     if (!state.undecided) live_->decide();
@@ -137,7 +133,6 @@ class stage_automaton {
     for (std::uint32_t r = 0; r < setup_.ranks; ++r)
       state.can_finish |= std::uint32_t{live_->model().can_finish(rank_id{r})} << r;
     state.complete = live_->core().step_complete();
-    state.gathering = live_->model().is_gathering();
     auto key = live_->model().key();
     key += state.undecided ? '?' : '.';
     const auto id = static_cast<std::uint32_t>(states_.size());
@@ -254,7 +249,6 @@ class product {
       for (std::uint32_t r = 0; r < setup_.ranks; ++r)
         if ((local.can_finish >> r & 1) != 0) go(stage.finish_event(r));
       if (local.undecided) go(stage.decide_event());
-      if (local.gathering) go(stage.gather_event());
     }
     return any;
   }
@@ -534,23 +528,6 @@ TEST_CASE("Nor when the ranks of a stage receive inputs and finish at different 
       for (const std::uint32_t lookahead : {0U, 1U})
         add_all(all, shape, 2, lookahead, decisions::eager);
   all.report("every order, two ranks per stage");
-}
-
-TEST_CASE("Nor when the ranks of a stage agree by candidates") {
-  exploration all;
-  for (const auto& shape : small_shapes()) {
-    if (shape.virtual_stages() > 4 || shape.microbatches > 2) continue;
-    auto limits = limits_for(shape.microbatches);
-    for (auto& limit : run_ahead_limits(shape, 2)) limits.push_back(std::move(limit));
-    for (const bool fused : {true, false})
-      for (const auto& hint : hints_for(shape, fused))
-        for (const auto& [limit, bytes] : limits) {
-          pipeline_setup setup{shape, 2, 0, dispatch_mode::ready, limit, bytes, hint.by_stage};
-          setup.agreement = rank_agreement::candidates;
-          all.add(setup, decisions::eager, hint.name);
-        }
-  }
-  all.report("every order, two ranks per stage that agree by candidates");
 }
 
 TEST_CASE("Every order completes a checked sequence, including 1F1B at its own memory peak") {

@@ -64,11 +64,6 @@ pipeline_setup random_setup(random_source& random) {
       throw rule_violation{valid.message()};
     setup.hints = sequence_hints(shape, sequences);
   }
-  if (random.one_in(4)) {
-    setup.agreement = rank_agreement::candidates;
-    setup.lookahead = 0;
-    return setup;
-  }
   if (back_pressure) return setup;
   if (setup.limit.activations == 0 && random.one_in(3))
     setup.early_forwards = random.between(1, 8);
@@ -94,7 +89,6 @@ class event_picker {
     possible_.clear();
     for (std::uint32_t s = 0; s < setup.shape.stages; ++s) {
       if (undecided_[s]) possible_.push_back({kind::decide, s, 0});
-      if (driver.can_gather(s)) possible_.push_back({kind::gather, s, 0});
       for (std::uint32_t r = 0; r < setup.ranks; ++r)
         if (driver.can_finish(s, r)) possible_.push_back({kind::finish, s, r});
     }
@@ -107,7 +101,7 @@ class event_picker {
 
  private:
   enum class bias { none, messages_first, finishes_first, newest_message_first, slow_stage };
-  enum class kind { decide, finish, gather, deliver };
+  enum class kind { decide, finish, deliver };
   struct next_event {
     kind what;
     std::uint32_t at;
@@ -155,7 +149,6 @@ class event_picker {
         undecided_[stage] = false;
         return;
       case kind::finish: driver.finish(stage, h.rank); break;
-      case kind::gather: driver.gather(stage); break;
       case kind::deliver: stage = driver.deliver(h.at); break;
     }
     if (lazy_decisions_)
@@ -216,7 +209,6 @@ void run_in_order(random_source& random) {
   setup.mode = dispatch_mode::in_order;
   setup.limit.run_ahead = 0;
   setup.early_forwards = setup.forwards_in_order = 0;
-  setup.agreement = rank_agreement::arrivals;
   auto sequences = random_sequences(setup.hints, random);
   if (random.one_in(2)) {
     auto& order = sequences[random.below(sequences.size())];

@@ -1,5 +1,4 @@
-/// Stages of several tensor-parallel ranks: tasks and messages that take each rank its own time,
-/// and the two ways in which the ranks agree on a task.
+/// Stages of several tensor-parallel ranks: tasks and messages that take each rank its own time.
 #include <rrfp/policies/registry.hpp>
 
 #include "replay.hpp"
@@ -111,84 +110,16 @@ TEST_CASE("ranks with equal times run like a stage of one device, in every mode"
 
 TEST_CASE("ranks apart take longer than together, and every nanosecond has its cause") {
   const auto shape = linear(4, 16);
-  for (const auto agreement : {rank_agreement::arrivals, rank_agreement::candidates}) {
-    auto p = plan_of("bfw", shape, 4);
-    p.agreement = agreement;
-    p.gather_cost = 10'000;
-    p.steps = 3;
-    const auto apart = run_well(p, ranks_apart(shape, 4, 1));
-    auto one = p;
-    one.ranks = 1;
-    CHECK(apart.makespan > run_well(one, ranks_apart(shape, 1, 1)).makespan);
-    for (const auto& s : apart.stages) {
-      CHECK(s.behind > 0);
-      CHECK(std::abs(s.busy + s.behind + s.idle + s.head + s.tail - apart.makespan) <= 8);
-      CHECK((s.agreement.gathers > 0) == (agreement == rank_agreement::candidates));
-    }
+  auto p = plan_of("bfw", shape, 4);
+  p.steps = 3;
+  const auto apart = run_well(p, ranks_apart(shape, 4, 1));
+  auto one = p;
+  one.ranks = 1;
+  CHECK(apart.makespan > run_well(one, ranks_apart(shape, 1, 1)).makespan);
+  for (const auto& s : apart.stages) {
+    CHECK(s.behind > 0);
+    CHECK(std::abs(s.busy + s.behind + s.idle + s.head + s.tail - apart.makespan) <= 8);
   }
-}
-
-TEST_CASE("a gathering of picks costs its time before every task") {
-  auto p = plan_of("bf", linear(2, 3), 2);
-  p.agreement = rank_agreement::candidates;
-  costs_of_ranks costs;
-  costs.link_time = [](virtual_stage_id, rank_id, const task&) { return 0; };
-  const auto free = run_well(p, costs);
-  p.gather_cost = 3;
-  const auto ran = run_well(p, costs);
-  const auto sum = [](const report& r, auto of) {
-    nanoseconds all = 0;
-    for (const auto& s : r.stages) all += of(s);
-    return all;
-  };
-  for (const auto& s : ran.stages) {
-    CHECK(s.agreement == agreement_counts{6, 0});
-    CHECK(idle_for(s, wait_cause::gathering) == 6 * 3);
-  }
-  CHECK(sum(free, [](const auto& s) { return idle_for(s, wait_cause::gathering); }) == 0);
-  CHECK(free.makespan == 16);
-  CHECK(ran.makespan == 16 / 2 * 5);
-}
-
-TEST_CASE("picks that differ defer the stage, although a task is ready on every rank") {
-  // F1 reaches rank 0 of stage 1 late: rank 1 picks F1 after B0, rank 0 has nothing; F2 is on both.
-  auto p = plan_of("bf", linear(2, 3), 2);
-  p.agreement = rank_agreement::candidates;
-  costs_of_ranks costs;
-  costs.link_time = [](virtual_stage_id, rank_id r, const task& t) {
-    return t.kind == task_kind::forward && t.mb.value() == 1 && r == rank_id{0} ? 20 : 1;
-  };
-  const auto deferred = run_well(p, costs);
-  p.agreement = rank_agreement::arrivals;
-  const auto ours = run_well(p, costs);
-  CHECK(deferred.stages[1].agreement.deferrals > 0);
-  CHECK(idle_for(deferred.stages[1], wait_cause::deferred) > 0);
-  CHECK(idle_for(ours.stages[1], wait_cause::deferred) == 0);
-  CHECK(deferred.makespan > ours.makespan);
-  CHECK(text_of(ours.stages[1].order) == "F0 BW0 F2 BW2 F1 BW1");
-  CHECK(text_of(deferred.stages[1].order) == "F0 BW0 F1 BW1 F2 BW2");
-}
-
-TEST_CASE("a run by candidates can be replayed from its transcript") {
-  const auto shape = linear(3, 8);
-  auto p = plan_of("bfw", shape, 3);
-  p.agreement = rank_agreement::candidates;
-  p.gather_cost = 50'000;
-  transcript_recorder lines{3};
-  const auto ran = run_well(p, ranks_apart(shape, 3, 7), &lines);
-  std::uint64_t deferrals = 0;
-  for (std::uint32_t s = 0; s < 3; ++s) {
-    deferrals += ran.stages[s].agreement.deferrals;
-    stage_config config;
-    config.shape = shape;
-    config.stage = stage_id{s};
-    config.ranks = 3;
-    config.agreement = rank_agreement::candidates;
-    config.weight_pieces = 0;
-    const auto replayed = replay(config, p.rule.make_policy(stage_id{s}), lines.lines(stage_id{s}));
-    CHECK((replayed ? "" : replayed.message()) == "");
-  }
-  CHECK(deferrals > 0);
 }
 
 }  // namespace rrfp::simulate

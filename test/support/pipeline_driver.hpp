@@ -23,7 +23,6 @@ struct pipeline_setup {
   std::uint32_t weight_pieces = 1;
   std::uint32_t early_forwards = 0;
   std::uint32_t forwards_in_order = 0;  ///< bit s: on stage s
-  rank_agreement agreement = rank_agreement::arrivals;
 
   stage_config config(std::uint32_t stage) const {
     return {.shape = shape,
@@ -33,8 +32,7 @@ struct pipeline_setup {
             .mode = mode,
             .limit = limit,
             .early_forwards = early_forwards,
-            .forwards_in_order = (forwards_in_order >> stage & 1) != 0,
-            .agreement = agreement};
+            .forwards_in_order = (forwards_in_order >> stage & 1) != 0};
   }
 };
 
@@ -96,9 +94,6 @@ class pipeline_driver {
     if (const auto sent = output_of(setup_.shape, stage, ended, rank_id{rank}))
       messages_.push_back(*sent);
   }
-
-  bool can_gather(std::uint32_t stage) const { return stages_[stage].model().is_gathering(); }
-  void gather(std::uint32_t stage) { stages_[stage].gather(); }
 
   std::span<const action> decide(std::uint32_t stage) {
     const auto actions = stages_[stage].decide();

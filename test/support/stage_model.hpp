@@ -54,9 +54,6 @@ class stage_model {
     launches_ = 0;
     slots_peak_ = activations_peak_ = 0;
     bytes_peak_ = 0;
-    gather_ = gather_phase::none;
-    seen_at_picks_.clear();
-    gathers_ = {};
     hint_->reset();
   }
 
@@ -67,8 +64,6 @@ class stage_model {
   }
 
   void aborted() { aborted_ = true; }
-  bool is_gathering() const { return gather_ == gather_phase::under_way; }
-  void gathered() { gather_ = gather_phase::done; }
 
   /// Compares the core's answer to `decide` with the model's answer, and applies it.
   void decided(std::span<const action> actions) {
@@ -79,14 +74,9 @@ class stage_model {
         throw rule_violation{"expected '" + to_line(wanted) + "', got '" + got + "'"};
       ++at;
     };
-    if (!aborted_ && by_candidates()) {
-      if (const auto wanted = agree()) {
-        expect_next(*wanted);
-        if (const auto* const l = std::get_if<launch>(&*wanted)) apply(*l);
-      }
-    } else if (!aborted_) {
+    if (!aborted_) {
       while (queue_.size() <= config_.lookahead) {
-        const auto wanted = choose(all_ranks());
+        const auto wanted = choose();
         if (!wanted) break;
         expect_next(*wanted);
         apply(*wanted);
@@ -137,8 +127,12 @@ class stage_model {
   }
 
   /// Tasks that could be launched now if they fit.
-  std::uint32_t ready() const { return ready(all_ranks()); }
-  const agreement_counts& agreement() const { return gathers_; }
+  std::uint32_t ready() const {
+    std::uint32_t count = 0;
+    for (std::size_t at = 0; at < ranked_.size(); ++at)
+      count += !launched_[at] && is_ready(ranked_[at]);
+    return count;
+  }
 
   /// The complete state that later decisions depend on, as bytes. Not for aborted steps.
   std::string key() const {
@@ -159,13 +153,8 @@ class stage_model {
       append(text, r.ranks_done, config_.ranks);
     }
     text += '|';
-    const auto order = hint_->order({forward_blocked(all_ranks())});
+    const auto order = hint_->order({forward_blocked()});
     for (std::uint32_t i = 0; i < order.count; ++i) text += static_cast<char>(order.lane[i]);
-    if (!by_candidates()) return text;
-    text += static_cast<char>(gather_);
-    text += picks_are_due() ? 'd' : '-';
-    if (gather_ == gather_phase::none) return text;
-    for (const auto& pick : picks_) text += pick ? to_string(pick->what) : "none";
     return text;
   }
 
@@ -223,80 +212,20 @@ class stage_model {
 
   // ---- readiness
 
-  bool is_ready(const task& t) const { return is_ready(t, all_ranks()); }
-
-  /// Whether the input of `t` is on all of `ranks`.
-  bool is_ready(const task& t, std::uint64_t ranks) const {
+  bool is_ready(const task& t) const {
     const auto& p = pair_of(t.mb, t.chunk);
     switch (t.kind) {
-      case task_kind::forward: return (p.forward_ranks & ranks) == ranks && !older_forward(t);
+      case task_kind::forward: return p.forward_ranks == all_ranks() && !older_forward(t);
       case task_kind::backward:
       case task_kind::backward_weight:
         return p.forward_launched &&
-               ((p.backward_ranks & ranks) == ranks ||
+               (p.backward_ranks == all_ranks() ||
                 config_.shape.is_last(config_.shape.virtual_stage(config_.stage, t.chunk)));
       case task_kind::weight:
         return p.backward_launched &&
                (config_.mode == dispatch_mode::in_order || fold_next(t.chunk) == t.mb.value());
     }
     return false;
-  }
-
-  std::uint32_t ready(std::uint64_t ranks) const {
-    std::uint32_t count = 0;
-    for (std::size_t at = 0; at < ranked_.size(); ++at)
-      count += !launched_[at] && is_ready(ranked_[at], ranks);
-    return count;
-  }
-
-  // ---- agreement by candidates
-
-  enum class gather_phase : std::uint8_t { none, under_way, done };
-
-  bool by_candidates() const {
-    return config_.agreement == rank_agreement::candidates && config_.ranks > 1;
-  }
-  std::uint64_t only(std::uint32_t rank) const { return std::uint64_t{1} << rank; }
-
-  /// What is ready on each rank.
-  std::string seen() const {
-    std::string text;
-    for (std::uint32_t r = 0; r < config_.ranks; ++r)
-      for (std::size_t at = 0; at < ranked_.size(); ++at)
-        text += !launched_[at] && is_ready(ranked_[at], only(r)) ? '1' : '0';
-    return text;
-  }
-  bool picks_are_due() const { return seen_at_picks_ != seen(); }
-
-  /// What the core should answer to `decide`.
-  std::optional<action> agree() {
-    if (gather_ == gather_phase::under_way || !queue_.empty()) return std::nullopt;
-    std::optional<action> answer;
-    if (std::exchange(gather_, gather_phase::none) == gather_phase::done) {
-      ++gathers_.gathers;
-      bool agreed = picks_[0].has_value();
-      for (const auto& pick : picks_) agreed = agreed && pick && pick->what == picks_[0]->what;
-      if (agreed) {
-        seen_at_picks_.clear();
-        return *picks_[0];
-      }
-      ++gathers_.deferrals;
-      const auto common = choose(all_ranks());
-      answer = common ? wait{wait_cause::deferred, common->what}
-                      : wait{wait_cause::ranks, *best_partly_here()};
-      hint_->waited();
-    }
-    if (!picks_are_due()) return answer;
-    seen_at_picks_ = seen();
-    picks_.clear();
-    for (std::uint32_t r = 0; r < config_.ranks; ++r) picks_.push_back(choose(only(r)));
-    for (const auto& pick : picks_) {
-      if (!pick) continue;
-      gather_ = gather_phase::under_way;
-      return wait{wait_cause::gathering, pick->what};
-    }
-    hint_->waited();
-    return explain_wait();
   }
 
   /// The best-ranked task whose input is on some ranks and not on others.
@@ -408,8 +337,8 @@ class stage_model {
 
   // ---- arbitration
 
-  std::vector<std::uint32_t> lane_sequence(std::uint64_t ranks) const {
-    const auto named = hint_->order({forward_blocked(ranks)});
+  std::vector<std::uint32_t> lane_sequence() const {
+    const auto named = hint_->order({forward_blocked()});
     std::vector<std::uint32_t> sequence(named.lane.begin(), named.lane.begin() + named.count);
     for (std::uint32_t lane = 0; lane < lanes_max; ++lane)
       if (std::find(sequence.begin(), sequence.end(), lane) == sequence.end())
@@ -418,12 +347,12 @@ class stage_model {
   }
 
   /// Whether an F is ready, and none that is may run.
-  bool forward_blocked(std::uint64_t ranks) const {
+  bool forward_blocked() const {
     bool seen = false;
     first_looked_at looked_at{};
     for (std::size_t at = 0; at < ranked_.size(); ++at) {
       const auto& t = ranked_[at];
-      if (launched_[at] || t.kind != task_kind::forward || !is_ready(t, ranks)) continue;
+      if (launched_[at] || t.kind != task_kind::forward || !is_ready(t)) continue;
       if (is_for_spare_time(t)) continue;
       if (may_run(t, looked_at)) return false;
       seen = true;
@@ -431,18 +360,17 @@ class stage_model {
     return seen;
   }
 
-  /// Of what is ready on all of `ranks`.
-  std::optional<launch> choose(std::uint64_t ranks) const {
+  std::optional<launch> choose() const {
     if (config_.mode == dispatch_mode::in_order) return choose_in_order();
     bool blocked = false;
-    const auto all_ready = ready(ranks);
-    for (const auto lane : lane_sequence(ranks)) {
+    const auto all_ready = ready();
+    for (const auto lane : lane_sequence()) {
       std::uint32_t skipped = 0;
       first_looked_at looked_at{};
       for (std::size_t at = 0; at < ranked_.size(); ++at) {
         const auto& t = ranked_[at];
         if (launched_[at] || lanes_[at] != lane) continue;
-        if (is_ready(t, ranks) && !is_for_spare_time(t)) {
+        if (is_ready(t) && !is_for_spare_time(t)) {
           if (may_run(t, looked_at)) {
             const auto why = all_ready == 1 ? choice::only_choice
                              : blocked      ? choice::memory_bound
@@ -475,7 +403,7 @@ class stage_model {
   std::optional<launch> choose_for_spare_time() const {
     const bool may_begin = early() < config_.early_forwards;
     for (const bool again : {true, false}) {
-      for (const auto lane : lane_sequence(all_ranks())) {
+      for (const auto lane : lane_sequence()) {
         std::uint32_t skipped = 0;
         first_looked_at looked_at{};
         for (std::size_t at = 0; at < ranked_.size(); ++at) {
@@ -623,7 +551,7 @@ class stage_model {
     }
     if (all_ready == 0)
       if (const auto part = best_partly_here()) return {wait_cause::ranks, *part};
-    for (const auto lane : lane_sequence(all_ranks()))
+    for (const auto lane : lane_sequence())
       for (std::size_t at = 0; at < ranked_.size(); ++at)
         if (!launched_[at] && lanes_[at] == lane && (all_ready == 0 || is_ready(ranked_[at])))
           return all_ready == 0 ? wait{wait_cause::input, without_own_cause(ranked_[at])}
@@ -673,10 +601,6 @@ class stage_model {
   std::uint32_t activations_peak_ = 0;
   std::uint64_t next_seq_ = 0;
   std::size_t launches_ = 0;
-  gather_phase gather_ = gather_phase::none;
-  std::vector<std::optional<launch>> picks_;  ///< by rank
-  std::string seen_at_picks_;                 ///< seen() when the last picks were made
-  agreement_counts gathers_;
   bool aborted_ = false;
   bool begun_ = false;
 };
@@ -702,20 +626,18 @@ class checked_stage {
     expect(core_.on(task_finished{ended.seq, rank}).empty(), "a finish returns no action");
     return ended;
   }
-  void gather() {
-    expect(core_.on(picks_gathered{}).empty(), "gathered picks return no action");
-    model_.gathered();
-  }
   void abort() {
     core_.on(rrfp::abort{});
     model_.aborted();
   }
   /// The actions are valid until the next call.
   std::span<const action> decide() {
+    const auto next = core_.next();
     const auto actions = core_.on(rrfp::decide{});
     model_.decided(actions);
+    const auto* const first = actions.empty() ? nullptr : std::get_if<launch>(&actions.front());
+    expect(first != nullptr ? next == first->what : !next, "next() is what the core launches");
     expect(core_.memory() == model_.memory(), "the core counts memory as the model does");
-    expect(core_.agreement() == model_.agreement(), "the core counts gathers as the model does");
     expect(core_.remaining() == model_.remaining() && core_.outstanding() == model_.outstanding() &&
                core_.ready() == model_.ready() && core_.step_complete() == model_.complete(),
            "the core counts tasks as the model does");

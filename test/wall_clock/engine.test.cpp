@@ -67,28 +67,16 @@ TEST_CASE("ranks and replicas run, and memory follows each step's images") {
   check_in_order(c);
 }
 
-TEST_CASE("ranks apart wait for each other, and agree by candidates as in the simulator") {
+TEST_CASE("ranks apart wait for each other") {
   auto c = jittered_cell();
   make_ready(c, "bfw");
   c.job.pipeline.tp = 4;
   c.job.pipeline.microbatches = 16;
   c.job.jitter.ranks = weather::rank_delays::apart;
-  const auto by_arrivals = measured(c);
-  CHECK(by_arrivals.ranks > 0);
-  CHECK(by_arrivals.agreement == agreement_counts{});
-  c.job.dispatch.agreement = rank_agreement::candidates;
-  c.job.dispatch.agreement_ms = 1;
-  const auto simulated = run_well(c);
   const auto o = measured(c);
-  const auto tasks = std::uint64_t{3} * c.job.pipeline.stages * 16;
-  for (const auto& x : {simulated, o}) {
-    CHECK(x.ranks > 0);
-    CHECK(x.agreement.deferrals > 0);
-    CHECK(x.agreement.gathers == tasks + x.agreement.deferrals);
-    CHECK(x.gathering * x.mean_ms() * c.job.pipeline.stages >=
-          0.999 * static_cast<double>(x.agreement.gathers));
-    CHECK(x.idle >= x.ranks + x.gathering + x.deferred);
-  }
+  CHECK(o.ranks > 0);
+  CHECK(o.idle >= o.ranks);
+  CHECK(o.agreement == agreement_counts{});
 }
 
 TEST_CASE("readiness keeps its limits on the wall clock") {
@@ -104,11 +92,10 @@ TEST_CASE("readiness keeps its limits on the wall clock") {
   CHECK(o.blocked == 0);
 }
 
-TEST_CASE("lost and duplicate messages are received once, as late as the simulator says") {
+TEST_CASE("lost messages are as late as the simulator says") {
   auto c = plain_cell();
   c.job.jitter.loss_probability = 0.1;
   c.job.jitter.resend_ms = 15;
-  c.job.jitter.double_probability = 0.3;
   c.job.cost.link_ms = 0.5;
   check_in_order(c);
   block(c);
@@ -124,21 +111,6 @@ TEST_CASE("times are in modelled units, whatever the scale") {
   const auto o = measured(c);
   CHECK(o.mean_ms() >= calm);
   CHECK(o.mean_ms() < 3 * calm);
-}
-
-TEST_CASE("lost and duplicate messages are refused on several nodes") {
-  const auto refusal = [](cell c) {
-    emulate(c);
-    auto setup = actors::make_setup_without_model(c.job, policies::registry());
-    REQUIRE(setup.ok());
-    const auto opened = actors::session::open(std::move(*setup), actors::cluster{});
-    REQUIRE_FALSE(opened.ok());
-    return opened.message();
-  };
-  auto c = plain_cell();
-  c.job.jitter.loss_probability = 0.1;
-  CHECK(refusal(c) ==
-        "jitter.loss_probability, jitter.double_probability: expected 0 on several nodes");
 }
 
 TEST_CASE("an order that stalls is refused before it runs") {

@@ -167,9 +167,6 @@ std::string_view meaning(idle_cause s) {
     case idle_cause::between_steps:
       return "From the end of a step to the start of the next, equal on every rank: gradient "
              "exchange, optimizer, evaluations, the job's barrier. Not part of the bubble.";
-    case idle_cause::agreement:
-      return "The ranks of the stage exchanged the tasks that they had picked, or had picked "
-             "different ones.";
   }
   return "";
 }

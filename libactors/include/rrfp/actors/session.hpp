@@ -75,9 +75,6 @@ struct stage_summary {
   double launch_gap_ms = 0;  ///< idle with a ready task: the runtime's own time
   /// Waits of wait_cause::ranks, and of ranks that had ended a task for those that had not.
   double ranks_ms = 0;
-  double gathering_ms = 0;  ///< of wait_cause::gathering
-  double deferred_ms = 0;   ///< of wait_cause::deferred
-  agreement_counts agreement;
 };
 
 struct run_summary {
@@ -146,12 +143,6 @@ struct injected_delays {
   /// Delay of the message that carries the input of the task (F or B) to a rank of the virtual
   /// stage.
   std::function<double(step_id, virtual_stage_id, rank_id, const task&)> link;
-  /// Whether an attempt (from 0) to send that message is lost or duplicated; empty: neither. A lost
-  /// message is sent again after resend_ms. Within one process only.
-  std::function<attempt_fate(step_id, virtual_stage_id, rank_id, const task&,
-                             std::uint32_t attempt)>
-      fate;
-  double resend_ms = 20;
 };
 
 /// A device that computes nothing: its tasks take time, its messages and slots have a size.
@@ -162,7 +153,6 @@ struct emulated_device {
   /// stage. Called concurrently; the microbatch as in slot_bytes.
   std::function<std::int64_t(step_id, virtual_stage_id, const task&)> message_bytes;
   std::int64_t tokens = 0;  ///< of a microbatch
-  double gather_ms = 0;     ///< of an all-gather of picks
 };
 
 class caller_queue;
@@ -195,8 +185,6 @@ struct session_setup {
   std::chrono::microseconds spin{0};
   /// Memory limits, by stage.
   std::vector<memory_limit> limits;
-  /// How the ranks of a stage agree on a task.
-  rank_agreement agreement = rank_agreement::arrivals;
   /// Bytes of a microbatch's slot; empty: not counted. The microbatch is numbered over all
   /// replicas.
   std::function<std::uint64_t(step_id, stage_id, microbatch_id)> slot_bytes;

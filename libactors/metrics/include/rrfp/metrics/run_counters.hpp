@@ -121,7 +121,6 @@ struct run_counters {
   std::deque<stage_counters> stages;
   std::deque<rank_counters> ranks;
   job_counters job;
-  counter resent;                     ///< messages lost and sent again
   gauge<std::int64_t> last_progress;  ///< steady_now() of the last progress
   gauge<std::int64_t> last_step;      ///< steady_now() of the end of the last step; 0: none yet
   gauge<bool> over;                   ///< the run has ended

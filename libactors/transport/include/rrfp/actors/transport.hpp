@@ -3,7 +3,6 @@
 /// and must not block (it posts the message to an actor).
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -48,24 +47,5 @@ using link_delay = std::function<double(const message_header&)>;
 /// Delays messages before it passes them to `inner`.
 std::unique_ptr<transport> make_delaying_transport(std::unique_ptr<transport> inner,
                                                    link_delay delay);
-
-/// Whether one attempt to send a message is lost or duplicated.
-struct attempt_fate {
-  bool lost = false;
-  bool twice = false;  ///< a second copy arrives
-};
-/// The fate of the attempt with this number, from 0. Called from any thread.
-using fate_of_attempt = std::function<attempt_fate(const message_header&, std::uint32_t attempt)>;
-
-/// Drops and duplicates messages on their way to `inner`, as `fate` decides.
-std::unique_ptr<transport> make_lossy_transport(std::unique_ptr<transport> inner,
-                                                fate_of_attempt fate);
-
-/// Makes a lossy `inner` within one process reliable: a message that has not arrived `after` its
-/// last attempt is sent again, and duplicates are dropped. `on_resend` is called before each
-/// further attempt, from any thread; may be empty.
-std::unique_ptr<transport> make_resending_transport(std::unique_ptr<transport> inner,
-                                                    std::chrono::nanoseconds after,
-                                                    std::function<void()> on_resend = {});
 
 }  // namespace rrfp::actors

@@ -83,9 +83,6 @@ struct dispatch_options {
   /// costs much.
   std::optional<std::uint32_t> weight_pieces;
   admission admit = admission::loaded;
-  rank_agreement agreement = rank_agreement::arrivals;
-  /// Time of one gathering of picks.
-  double agreement_ms = 0.16;
 };
 
 /// Decoder families, named as in Hugging Face transformers.

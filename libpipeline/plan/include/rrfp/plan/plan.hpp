@@ -21,10 +21,8 @@ struct dispatch_plan {
   std::uint32_t lookahead = 0;
   /// Indexed by stage.
   std::vector<memory_limit> limits;
-  /// Ranks of a stage whose delays or picks may differ; 1: they are always together.
+  /// Ranks of a stage whose delays may differ; 1: they are always together.
   std::uint32_t ranks_apart = 1;
-  rank_agreement agreement = rank_agreement::arrivals;
-  double gather_ms = 0;
 };
 
 /// In in-order mode, a policy without a fixed schedule becomes one: the order that it gives with

@@ -18,8 +18,6 @@
 ///   tail           from the end of the rank's last task to the end of the step (drain)
 ///   between steps  from the end of a step to the start of the next, equal on every rank: gradient
 ///                  exchange, optimizer, the job's barrier
-///   agreement      the ranks of the stage exchanged their picks, or had picked different tasks
-///                  (rank_agreement::candidates)
 ///
 /// In in-order mode, a wait for the next task of the sequence counts as a wait for the input of
 /// that task, and also in `other_ready` if another task was ready. A collective inside a task,
@@ -43,13 +41,12 @@ enum class idle_cause : std::uint8_t {
   head,
   tail,
   between_steps,
-  agreement,
 };
 
-inline constexpr std::size_t idle_causes = 9;
+inline constexpr std::size_t idle_causes = 8;
 
 /// "activation", "gradient", "memory", "ranks behind", "launch gap", "head", "tail", "between
-/// steps", "agreement".
+/// steps".
 std::string_view name(idle_cause s);
 
 /// An interval in which a rank was idle; intervals do not overlap.
@@ -57,8 +54,7 @@ struct gap {
   idle_cause why = idle_cause::launch_gap;
   nanoseconds begin = 0;
   nanoseconds end = 0;
-  /// The task that was waited for, if recorded (activation, gradient, memory, ranks behind,
-  /// agreement).
+  /// The task that was waited for, if recorded (activation, gradient, memory, ranks behind).
   std::optional<task> head = std::nullopt;
   /// Another task was ready, but in-order mode followed its sequence.
   bool other_ready = false;

@@ -12,13 +12,13 @@
 namespace rrfp {
 
 /// loaded: the order of the data. small_large_small: the cheapest microbatches at both ends, the
-/// most expensive in the middle. large_first and small_first: sorted by cost.
-enum class admission : std::uint8_t { loaded, small_large_small, large_first, small_first };
+/// most expensive in the middle.
+enum class admission : std::uint8_t { loaded, small_large_small };
 
 std::string_view name(admission a);
 
 /// Maps the position in the step to the index of the loaded microbatch. `cost` holds one estimate
-/// per loaded microbatch, in any unit. Equal costs keep the loaded order. O(m log m).
+/// per loaded microbatch, in any unit; if all are equal, the loaded order stays. O(m log m).
 std::vector<std::uint32_t> admission_order(admission a, std::span<const double> cost);
 
 }  // namespace rrfp

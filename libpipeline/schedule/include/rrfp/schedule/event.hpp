@@ -53,17 +53,12 @@ struct decide {
   bool operator==(const decide&) const = default;
 };
 
-/// Every rank knows the picks of all (rank_agreement::candidates).
-struct picks_gathered {
-  bool operator==(const picks_gathered&) const = default;
-};
-
 /// Launch no further task in this step.
 struct abort {
   bool operator==(const abort&) const = default;
 };
 
-using event = std::variant<step_began, input_arrived, task_finished, decide, picks_gathered, abort>;
+using event = std::variant<step_began, input_arrived, task_finished, decide, abort>;
 
 // ---- actions
 
@@ -134,18 +129,16 @@ struct launch {
 };
 
 enum class wait_cause : std::uint8_t {
-  input,      ///< nothing is ready; the input of the head task is missing
-  in_order,   ///< other tasks are ready, but the next task of the sequence is not (in-order mode)
-  memory,     ///< a task is ready, but no slot is free for it
-  ranks,      ///< nothing is ready; the input of the head task is on some ranks of the stage only
-  gathering,  ///< the ranks exchange their picks (rank_agreement::candidates)
-  deferred,   ///< the head task is ready on every rank, but the ranks have picked different ones
-  complete,   ///< every task of the step is done
+  input,     ///< nothing is ready; the input of the head task is missing
+  in_order,  ///< other tasks are ready, but the next task of the sequence is not (in-order mode)
+  memory,    ///< a task is ready, but no slot is free for it
+  ranks,     ///< nothing is ready; the input of the head task is on some ranks of the stage only
+  complete,  ///< every task of the step is done
 };
 
-inline constexpr wait_cause all_wait_causes[] = {
-    wait_cause::input,     wait_cause::in_order, wait_cause::memory,  wait_cause::ranks,
-    wait_cause::gathering, wait_cause::deferred, wait_cause::complete};
+inline constexpr wait_cause all_wait_causes[] = {wait_cause::input, wait_cause::in_order,
+                                                 wait_cause::memory, wait_cause::ranks,
+                                                 wait_cause::complete};
 inline constexpr std::size_t wait_causes = std::size(all_wait_causes);
 
 std::string_view name(wait_cause c);
@@ -154,8 +147,7 @@ std::string_view name(wait_cause c);
 struct wait {
   wait_cause why = wait_cause::complete;
   /// The task that the hint would run first. If an input is missing: the task of this stage that
-  /// needs it, at the end of the chain of dependencies. Gathering: the pick of the first rank that
-  /// has one. Meaningless when complete.
+  /// needs it, at the end of the chain of dependencies. Meaningless when complete.
   task head;
 
   bool operator==(const wait&) const = default;

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include <rrfp/schedule/event.hpp>
@@ -32,31 +33,6 @@ namespace rrfp {
 enum class dispatch_mode : std::uint8_t { in_order, ready };
 
 std::string_view name(dispatch_mode mode);
-
-/// How the tensor-parallel ranks of a stage come to run the same task.
-/// arrivals: the stage decides for all, among the tasks whose inputs are on every rank.
-/// candidates: as in arXiv 2605.18750, appendix D, for comparison. Each rank picks from what is
-/// ready on it, and an all-gather compares the picks. If they differ, nothing runs, and the ranks
-/// pick again, from the beginning of the hint's order, when a task has become ready on any of them.
-/// A rank without a ready task takes part with no pick, and W is agreed on like F and B: the paper
-/// leaves both open. Ready mode without lookahead and early forwards. This cannot deadlock,
-/// because picks differ only while an input is on some ranks, and it will be on all.
-enum class rank_agreement : std::uint8_t { arrivals, candidates };
-
-std::string_view name(rank_agreement a);
-
-/// In this step.
-struct agreement_counts {
-  std::uint64_t gathers = 0;    ///< of picks
-  std::uint64_t deferrals = 0;  ///< of them, those whose picks differed
-
-  agreement_counts& operator+=(const agreement_counts& other) {
-    gathers += other.gathers;
-    deferrals += other.deferrals;
-    return *this;
-  }
-  bool operator==(const agreement_counts&) const = default;
-};
 
 struct stage_config {
   pipeline_shape shape;
@@ -80,7 +56,6 @@ struct stage_config {
   /// numbers, for a forward that changes buffers. This cannot deadlock either: an F waits for older
   /// microbatches alone, and the oldest microbatch of the job for none.
   bool forwards_in_order = false;
-  rank_agreement agreement = rank_agreement::arrivals;
 };
 
 class stage_core {
@@ -91,14 +66,14 @@ class stage_core {
   ~stage_core();
 
   /// The actions stay valid until the next call. Only `decide` returns any. `wait` is returned
-  /// alone and only while no launch is outstanding. After a wait for `gathering`, the driver lets
-  /// the ranks exchange their picks and then feeds `picks_gathered`.
+  /// alone and only while no launch is outstanding.
   std::span<const action> on(const event& e);
 
   const stage_config& config() const;
   const policy& hint() const;
   const memory_use& memory() const;
-  const agreement_counts& agreement() const;
+  /// The task that `decide` would launch now; nothing: none.
+  std::optional<task> next() const;
   /// BW or B for this microbatch and chunk, as the policy chose.
   task_kind backward_of(microbatch_id mb, chunk_id chunk) const;
   /// Launches not yet finished on every rank.

@@ -4,7 +4,6 @@
 ///   arrived F2.1 rank 0         arrived B2 rank 1
 ///   finished 17 rank 0
 ///   decide
-///   gathered                    the ranks have exchanged their picks
 ///   abort
 ///   launch 17 BW2 skipped_not_ready 3 folds 2+1
 ///   wait memory F5

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -56,6 +57,17 @@ enum class transport : std::uint8_t { asynchronous, blocking };
 
 std::string_view name(transport t);
 
+/// Another rule by which stages decide, to be compared with the cores' own. It gets what a core
+/// would get, and feeds the core itself.
+class decider {
+ public:
+  virtual ~decider() = default;
+  /// In place of core.on(e). The actions stay valid until the next call for the stage.
+  virtual std::span<const action> on(stage_id, stage_core&, const event&, nanoseconds now) = 0;
+  /// Called after actions: in how long the stage has to decide again, even without an event.
+  virtual std::optional<nanoseconds> decides_again_after(stage_id) = 0;
+};
+
 struct plan {
   pipeline_shape shape;
   dispatch_rule rule;
@@ -71,9 +83,8 @@ struct plan {
   nanoseconds launch_cost = 0;
   /// Ranks of a stage, each with times and arrivals of its own; 1: a stage is one device.
   std::uint32_t ranks = 1;
-  rank_agreement agreement = rank_agreement::arrivals;
-  /// Time in which the ranks exchange their picks once (rank_agreement::candidates).
-  nanoseconds gather_cost = 0;
+  /// Decides in place of the cores; null: they decide for themselves.
+  decider* decides = nullptr;
 };
 
 /// One executed task: from its begin on the first rank to its end on the last.
@@ -119,7 +130,6 @@ struct stage_report {
   nanoseconds idle = 0;
   /// `idle` by cause; index: wait_cause.
   nanoseconds idle_by_cause[wait_causes] = {};
-  agreement_counts agreement;  ///< sums over all steps
   /// Other time before the first and after the last task of each step.
   nanoseconds head = 0;
   nanoseconds tail = 0;

@@ -76,12 +76,6 @@ class stage_costs final : public cost_model {
   nanoseconds link_of_rank(step_id step, virtual_stage_id to, rank_id rank,
                            const task& t) const override;
 
-  /// The time of the attempt of a message that arrives, and what happens to the other attempts.
-  /// link_of_rank() is the sum.
-  nanoseconds travel(step_id step, virtual_stage_id to, rank_id rank, const task& t) const;
-  weather::message_delivery delivery_of(step_id step, virtual_stage_id to, rank_id rank,
-                                        const task& t) const;
-
   bool has_bytes() const { return options_.by_microbatch != nullptr; }
   /// Only if has_bytes().
   std::uint64_t activation_bytes(step_id step, stage_id stage, microbatch_id mb) const;
@@ -121,8 +115,6 @@ class stage_costs final : public cost_model {
   double shape_ms(step_id step, virtual_stage_id to, rank_id rank, const task& loaded) const;
   nanoseconds compute_of(step_id step, stage_id stage, weather::rank_range ranks,
                          const task& admitted) const;
-  nanoseconds arrival(step_id step, virtual_stage_id to, rank_id rank, const task& loaded,
-                      double sent_ms) const;
   /// Rank 0 if the ranks have one delay.
   rank_id drawn_rank(rank_id rank) const;
   double average_ms(const step_view* view, stage_id stage, const task& loaded) const;

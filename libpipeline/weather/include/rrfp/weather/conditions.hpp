@@ -74,11 +74,9 @@ struct conditions : jitter_options {
   double slow_link_factor = 1;
 
   /// Probability that an attempt to send a message is lost; the sender repeats it after
-  /// `resend_ms`.
+  /// `resend_ms`, so the message arrives late.
   double loss_probability = 0;
   double resend_ms = 20;
-  /// Probability that a message that arrives is delivered twice.
-  double double_probability = 0;
 
   rank_delays ranks = rank_delays::together;
 };
@@ -87,15 +85,6 @@ struct conditions : jitter_options {
 struct rank_range {
   std::uint32_t first = 0;
   std::uint32_t count = 1;
-};
-
-/// Losses and duplication of one message.
-struct message_delivery {
-  /// Number of lost attempts, at most losses_max; the next attempt arrives.
-  std::uint32_t losses = 0;
-  bool duplicated = false;
-
-  static constexpr std::uint32_t losses_max = 1000;
 };
 
 /// "none"; "J0" to "J3"; "measured": log-normal compute and links with stalls, as above;
@@ -128,16 +117,13 @@ class disturbed_times {
   /// attempts.
   double link_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t,
                  double own_ms) const;
-  /// The same for the successful attempt only.
-  double travel_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t,
-                   double own_ms) const;
   /// Time of a small message before it, which tells its shape; it is spread independently.
   double shape_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t,
                   double own_ms) const;
-  message_delivery delivery_of(step_id step, virtual_stage_id to, rank_id rank,
-                               const task& t) const;
 
  private:
+  /// Number of attempts that are lost before one arrives.
+  std::uint32_t losses_of(step_id step, virtual_stage_id to, rank_id rank, const task& t) const;
   double place_ms(step_id step, stage_id stage, rank_range ranks, const task& t, double ms) const;
   bool is_slow_link(virtual_stage_id to, const task& t) const;
   double spread_ms(salt purpose, step_id step, virtual_stage_id to, rank_id rank, const task& t,

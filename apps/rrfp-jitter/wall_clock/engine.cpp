@@ -48,9 +48,12 @@ class wall_clock_engine final : public experiment::engine {
     if (ran.how != actors::ending::done) return error{ran.message};
     std::vector<experiment::stage_time> stages;
     for (const auto& s : ran.summary.stages)
-      stages.push_back({s.busy_ms / scale, s.blocked_ms / scale, s.ranks_ms / scale,
-                        s.gathering_ms / scale, s.deferred_ms / scale, s.agreement, s.memory,
-                        s.launch_gap_ms / scale});
+      stages.push_back({.busy_ms = s.busy_ms / scale,
+                        .blocked_ms = s.blocked_ms / scale,
+                        .ranks_ms = s.ranks_ms / scale,
+                        .agreement = {},
+                        .memory = s.memory,
+                        .launch_gap_ms = s.launch_gap_ms / scale});
     experiment::outcome_sum sum{c};
     sum.add(step_ms, stages);
     return sum.finish();

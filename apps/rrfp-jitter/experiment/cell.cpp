@@ -39,7 +39,8 @@ cell cell_at(const experiment& e, std::size_t number, engine_kind engine) {
   const auto& run = e.runs[next(e.runs.size())];
   const auto& weather = e.weathers[next(e.weathers.size())];
   const auto& workload = e.workloads[number];
-  cell c{workload.name, weather.name, run.name, workload.job, run.hint, engine, 1, weather.fault};
+  cell c{workload.name, weather.name,  run.name,          workload.job, run.hint, engine, 1,
+         weather.fault, run.agreement, workload.gather_ms};
   weather.settings.apply_to(c.job);
   run.settings.apply_to(c.job);
   c.job.name = run.name;
@@ -70,6 +71,9 @@ std::string description_of(const cell& c) {
   if (const auto& f = c.fault; f.kind != fault_kind::none)
     text += " fault=" + std::string{name(f.kind)} + " node=" + std::to_string(f.node) +
             " step=" + std::to_string(f.step) + " seconds=" + std::to_string(f.seconds);
+  if (c.agreement != rank_agreement::arrivals)
+    text += " agreement=" + std::string{name(c.agreement)} +
+            " gather_ms=" + job::to_toml({c.gather_ms});
   const auto& policy = c.job.dispatch.policy;
   for (const std::string kind : {"table", "lib"})
     if (policy.starts_with(kind + ":")) text += content_of(kind, policy.substr(kind.size() + 1));

@@ -27,6 +27,9 @@ struct cell {
   engine_kind engine = engine_kind::simulator;
   std::uint32_t nodes = 1;  ///< processes
   node_fault fault = {};
+  /// The simulator alone knows another agreement than by arrivals.
+  rank_agreement agreement = rank_agreement::arrivals;
+  double gather_ms = default_gather_ms;
 };
 
 /// Cell `number`, which must be below e.cells().

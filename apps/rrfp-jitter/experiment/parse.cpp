@@ -228,7 +228,8 @@ status read_entries(draft& d, const job::document& doc) {
   auto workloads = read_kind(doc, 0, made.source);
   if (!workloads) return workloads.failure();
   for (auto& one : *workloads) {
-    workload_entry w{one.own.options.name, one.own.paper, d.base};
+    const auto& o = one.own.options;
+    workload_entry w{o.name, one.own.paper, o.gather_ms, d.base};
     one.settings.apply_to(w.job);
     made.workloads.push_back(std::move(w));
   }
@@ -236,7 +237,7 @@ status read_entries(draft& d, const job::document& doc) {
   if (!runs) return runs.failure();
   for (auto& one : *runs) {
     const auto& o = one.own.options;
-    run_entry r{o.name, std::move(one.settings), o.hint, o.paper, {}};
+    run_entry r{o.name, std::move(one.settings), o.hint, o.paper, o.agreement, {}};
     auto j = made.workloads.front().job;
     r.settings.apply_to(j);
     r.mode = mode_of(j);
@@ -289,6 +290,24 @@ status check_processes(const cell& c) {
   return success();
 }
 
+/// What agreement by candidates needs.
+status check_agreement(const cell& c) {
+  if (c.agreement == rank_agreement::arrivals) return success();
+  const auto refused = [&](const std::string& expected, const std::string& got) {
+    return error{c.job.source + ": run " + in_quotes(c.run) +
+                 ": agreement: \"candidates\" expects " + expected + ", got " + got};
+  };
+  const auto& d = c.job.dispatch;
+  if (c.engine != engine_kind::simulator)
+    return refused("engine = \"simulator\"", in_quotes(name(c.engine)));
+  if (d.mode != dispatch_mode::ready)
+    return refused("dispatch.mode = \"ready\"", in_quotes(name(d.mode)));
+  for (const auto& [key, value] : {std::pair{"dispatch.lookahead", d.lookahead},
+                                   {"dispatch.early_forwards", d.early_forwards}})
+    if (value != 0) return refused(std::string{key} + " = 0", std::to_string(value));
+  return success();
+}
+
 /// What the engines need beyond the checks of a job.
 status check_measurable(const cell& c) {
   const auto& j = c.job;
@@ -308,6 +327,7 @@ status check_measurable(const cell& c) {
     return job::blame(j, "dispatch.slot_bytes",
                       "expected cost.preset, which determines the bytes of a microbatch");
   if (auto ok = check_processes(c); !ok) return ok;
+  if (auto ok = check_agreement(c); !ok) return ok;
   if (j.dispatch.mode == dispatch_mode::ready || c.hint == hint_quality::own ||
       c.hint == hint_quality::calm || c.hint == hint_quality::stale)
     return success();

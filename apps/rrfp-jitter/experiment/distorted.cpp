@@ -1,11 +1,14 @@
 #include <limits>
 
 #include <rrfp/base/check.hpp>
-#include <rrfp/policies/distorted.hpp>
+#include <rrfp/experiment/distorted.hpp>
+#include <rrfp/weather/keyed_random.hpp>
 
-namespace rrfp::policies {
+namespace rrfp::experiment {
 
 namespace {
+
+using weather::mix;
 
 /// Splits backwards as `base` does, and ranks all tasks in one lane by `rank_of`.
 template <class RankOf>
@@ -58,13 +61,6 @@ std::shared_ptr<const policy_set> distort(std::string_view how,
   return std::make_shared<distorted_set<MakeRank>>(std::move(name), std::move(base), make_rank);
 }
 
-/// A bijection of 64-bit words: the finalizer of SplitMix64 (Steele, Lea and Flood 2014).
-constexpr std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31);
-}
-
 }  // namespace
 
 std::shared_ptr<const policy_set> make_reversed(std::shared_ptr<const policy_set> base) {
@@ -90,4 +86,4 @@ std::shared_ptr<const policy_set> make_shuffled(std::shared_ptr<const policy_set
   });
 }
 
-}  // namespace rrfp::policies
+}  // namespace rrfp::experiment

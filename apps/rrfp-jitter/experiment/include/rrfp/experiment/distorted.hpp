@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <memory>
 
-#include <rrfp/policies/registry.hpp>
+#include <rrfp/schedule/policy_set.hpp>
 
-namespace rrfp::policies {
+namespace rrfp::experiment {
 
 /// Reverses the ranking of `base`. For a policy that works in rounds: the last lane before all
 /// others, without rounds.
@@ -18,4 +18,4 @@ std::shared_ptr<const policy_set> make_reversed(std::shared_ptr<const policy_set
 std::shared_ptr<const policy_set> make_shuffled(std::shared_ptr<const policy_set> base,
                                                 std::uint64_t seed);
 
-}  // namespace rrfp::policies
+}  // namespace rrfp::experiment

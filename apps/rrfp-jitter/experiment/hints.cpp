@@ -1,8 +1,8 @@
 #include <rrfp/experiment/hints.hpp>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/experiment/distorted.hpp>
 #include <rrfp/plan/plan.hpp>
-#include <rrfp/policies/distorted.hpp>
 #include <rrfp/policies/registry.hpp>
 
 namespace rrfp::experiment {
@@ -40,8 +40,8 @@ result<std::shared_ptr<const policy_set>> cell_policies::make(std::string_view n
   const auto seed = j.jitter.seed;
   switch (cell_.hint) {
     case hint_quality::own: return policies;
-    case hint_quality::reversed: return policies::make_reversed(*policies);
-    case hint_quality::shuffled: return policies::make_shuffled(*policies, seed);
+    case hint_quality::reversed: return make_reversed(*policies);
+    case hint_quality::shuffled: return make_shuffled(*policies, seed);
     case hint_quality::calm:
       j.jitter = {};
       j.jitter.seed = seed;

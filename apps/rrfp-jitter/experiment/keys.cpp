@@ -45,6 +45,10 @@ void add_name(std::vector<job::basic_key<entry_draft>>& table) {
 job::key_table<entry_draft> make_workload() {
   job::key_table<entry_draft> table{"a workload", {{"paper", "The paper's measurements."}}, {}};
   add_name(table.keys);
+  keys_of<entry_draft, entry_options> own{table.keys, "", &entry_draft::options};
+  own.number("gather_ms", &entry_options::gather_ms, {0, 1e6}, "ms",
+             "Runs with agreement `candidates`: time of one all-gather. The paper's Table 3 has "
+             "0.16 ms with 2 ranks and 0.23 ms with 4.");
   keys_of<entry_draft, paper_figures> keys{table.keys, "paper", &entry_draft::paper};
   using p = paper_figures;
   keys.number("in_order_s", &p::in_order_s, {0, 1e6}, "s", "The paper's iteration time with 1F1B.");
@@ -64,6 +68,14 @@ job::key_table<entry_draft> make_run() {
        name(hint_quality::calm), name(hint_quality::stale)},
       "The hint: the policy itself, a bad hint derived from it (mode `ready` only), or the fixed "
       "order that it gives without disturbances (`calm`) or under another seed (`stale`).");
+  keys.choice("agreement", &entry_options::agreement,
+              {name(rank_agreement::arrivals), name(rank_agreement::candidates)},
+              "How the tensor-parallel ranks of a stage agree on the next task. `arrivals`: as in "
+              "each job, the stage decides among the tasks whose inputs are on every rank. "
+              "`candidates`: the paper's rule, with the engine `simulator` and mode `ready` "
+              "without `lookahead`: each rank picks one of its ready tasks and an all-gather "
+              "compares the picks; if they differ, nothing runs until another task becomes ready "
+              "on a rank.");
   keys.choice("paper", &entry_options::paper, {"none", "zb", "bf", "bfw"},
               "The paper's figure that the run is compared with.");
   return table;

@@ -7,6 +7,18 @@ namespace rrfp::experiment {
 
 namespace {
 
+stage_time time_of(const simulate::stage_report& s, const agreement_cost& agreement) {
+  const auto for_ranks = s.behind + s.idle_by_cause[static_cast<std::size_t>(wait_cause::ranks)] -
+                         agreement.gathering - agreement.deferred;
+  return {milliseconds(s.busy),
+          milliseconds(s.blocked),
+          milliseconds(for_ranks),
+          milliseconds(agreement.gathering),
+          milliseconds(agreement.deferred),
+          agreement.counts,
+          s.memory};
+}
+
 class simulator_engine final : public engine {
  public:
   engine_kind kind() const override { return engine_kind::simulator; }
@@ -19,21 +31,20 @@ class simulator_engine final : public engine {
     for (std::uint32_t r = 0; r < c.job.pipeline.replicas; ++r) {
       const auto costs = plan::expected_costs(c.job, replica_id{r});
       if (!costs) return costs.failure();
-      const auto ran =
-          simulate::run(plan::simulation_of(*dispatch, *costs, c.job.train.steps), *costs);
+      auto simulation = plan::simulation_of(*dispatch, *costs, c.job.train.steps);
+      std::optional<candidates> agreeing;
+      if (c.agreement == rank_agreement::candidates) {
+        simulation.ranks = c.job.pipeline.tp;
+        agreeing.emplace(simulation, static_cast<simulate::nanoseconds>(c.gather_ms * 1e6));
+      }
+      const auto ran = simulate::run(simulation, *costs);
       if (!ran) return ran.failure();
       std::vector<double> step_ms;
       for (const auto& step : ran->steps) step_ms.push_back(milliseconds(step.makespan));
       std::vector<stage_time> stages;
-      for (const auto& s : ran->stages) {
-        const auto idle_ms = [&](wait_cause why) {
-          return milliseconds(s.idle_by_cause[static_cast<std::size_t>(why)]);
-        };
-        stages.push_back({milliseconds(s.busy), milliseconds(s.blocked),
-                          milliseconds(s.behind) + idle_ms(wait_cause::ranks),
-                          idle_ms(wait_cause::gathering), idle_ms(wait_cause::deferred),
-                          s.agreement, s.memory});
-      }
+      for (std::uint32_t i = 0; i < ran->stages.size(); ++i)
+        stages.push_back(
+            time_of(ran->stages[i], agreeing ? agreeing->cost_of(stage_id{i}) : agreement_cost{}));
       sum.add(step_ms, stages);
     }
     return sum.finish();

@@ -29,6 +29,8 @@ struct entry_options {
   std::string name;
   hint_quality hint = hint_quality::own;
   paper_column paper = paper_column::none;
+  rank_agreement agreement = rank_agreement::arrivals;
+  double gather_ms = default_gather_ms;
 };
 
 struct entry_draft {

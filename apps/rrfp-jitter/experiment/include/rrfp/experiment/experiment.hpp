@@ -34,6 +34,7 @@
 #include <vector>
 
 #include <rrfp/base/result.hpp>
+#include <rrfp/experiment/candidates.hpp>
 #include <rrfp/job/overrides.hpp>
 
 namespace rrfp::experiment {
@@ -54,16 +55,21 @@ double figure_of(const paper_figures& p, paper_column column);
 
 /// How a run derives its hint from the policy.
 ///
-/// own: the policy itself. reversed, shuffled: a bad hint (rrfp/policies/distorted.hpp). calm: the
-/// fixed order that the policy gives without disturbances. stale: the fixed order that it gave in
-/// the same weather with another seed and therefore with other images, like an outdated profile.
+/// own: the policy itself. reversed, shuffled: a bad hint (rrfp/experiment/distorted.hpp). calm:
+/// the fixed order that the policy gives without disturbances. stale: the fixed order that it gave
+/// in the same weather with another seed and therefore with other images, like an outdated profile.
 enum class hint_quality : std::uint8_t { own, reversed, shuffled, calm, stale };
 
 std::string_view name(hint_quality quality);
 
+/// The paper's Table 3, with two ranks.
+inline constexpr double default_gather_ms = 0.16;
+
 struct workload_entry {
   std::string name;
   paper_figures paper;
+  /// Time of one all-gather of the ranks' picks.
+  double gather_ms = default_gather_ms;
   /// The base with the keys of this workload.
   job::job job;
 };
@@ -94,6 +100,7 @@ struct run_entry {
   job::overrides settings;
   hint_quality hint = hint_quality::own;
   paper_column paper = paper_column::none;
+  rank_agreement agreement = rank_agreement::arrivals;
   /// See mode_of(); of the first workload.
   std::string_view mode;
 };

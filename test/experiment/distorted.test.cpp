@@ -3,20 +3,23 @@
 
 #include <set>
 
-#include <rrfp/policies/distorted.hpp>
+#include <rrfp/experiment/distorted.hpp>
+#include <rrfp/policies/registry.hpp>
 #include <rrfp/schedule/sequence.hpp>
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/simulate/stage_costs.hpp>
 
-#include "support.hpp"
-
-using namespace rrfp;
-using namespace rrfp::policies;
-using namespace rrfp::policies::testing;
+namespace rrfp::experiment {
 
 namespace {
 
 const pipeline_shape shape{4, 1, 12, placement::linear};
+
+std::shared_ptr<const policy_set> policies_of(std::string_view name, const pipeline_shape& of) {
+  const auto made = policies::registry().make(name, of);
+  REQUIRE(made.ok());
+  return *made;
+}
 
 simulate::nanoseconds makespan(const std::shared_ptr<const policy_set>& set) {
   simulate::plan p;
@@ -76,3 +79,5 @@ TEST_CASE("a run ends with any hint, with bad ones later") {
     CHECK(makespan(make_shuffled(base, 3)) > good);
   }
 }
+
+}  // namespace rrfp::experiment
