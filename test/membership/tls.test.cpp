@@ -143,10 +143,10 @@ TEST_CASE("A claim is judged by all its fields") {
   CHECK(judged([](claim& c) {
           c.job.vector_instructions = "x";
         }).refusal.starts_with("vector instructions: "));
-  CHECK(judged([](claim& c) { c.wire = 7; }).refusal == "wire version: expected 6, got 7");
+  CHECK(judged([](claim& c) { c.wire = 8; }).refusal == "wire version: expected 7, got 8");
   // Fields of another version may have any form.
   CHECK(judge_claim(a_job, {claim::type, {"\7\0new", 5}}).refusal ==
-        "wire version: expected 6, got 7");
+        "wire version: expected 7, got 8");
   CHECK(judge_claim(a_job, {claim::type, {"\6\0new", 5}}).refusal == "expected a claim");
   CHECK(judge_claim(a_job, {claim::type, "\3"}).refusal == "expected a claim");
   CHECK(judge_claim(a_job, to_frame(ping{})).refusal == "expected a claim");
