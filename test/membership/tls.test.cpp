@@ -145,9 +145,9 @@ TEST_CASE("A claim is judged by all its fields") {
         }).refusal.starts_with("vector instructions: "));
   CHECK(judged([](claim& c) { c.wire = 8; }).refusal == "wire version: expected 7, got 8");
   // Fields of another version may have any form.
-  CHECK(judge_claim(a_job, {claim::type, {"\7\0new", 5}}).refusal ==
+  CHECK(judge_claim(a_job, {claim::type, {"\10\0new", 5}}).refusal ==
         "wire version: expected 7, got 8");
-  CHECK(judge_claim(a_job, {claim::type, {"\6\0new", 5}}).refusal == "expected a claim");
+  CHECK(judge_claim(a_job, {claim::type, {"\7\0new", 5}}).refusal == "expected a claim");
   CHECK(judge_claim(a_job, {claim::type, "\3"}).refusal == "expected a claim");
   CHECK(judge_claim(a_job, to_frame(ping{})).refusal == "expected a claim");
 }
