@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-import re
 import sys
 
 import torch
@@ -15,12 +14,9 @@ from ._draws import is_inside
 from ._errors import Error
 from ._model import Model, parts_of, text_of
 from ._rendezvous import AgentStore
-from ._settings import in_words_of_settings, lines_of
+from ._settings import in_words_of_settings, lines_of, with_whole_tasks
 from ._settings import text_of as text_of_setting
 from ._timeline import Timeline
-
-# A task of a program runs once and whole.
-_fixed = {"dispatch.weight_pieces": 1, "dispatch.early_forwards": 0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +138,7 @@ class Pipeline:
             "train.clip_norm": None if optimizer is None else 0,
         }
         own = {k: v for k, v in own.items() if v is not None and k not in settings}
-        settings = {k: text_of_setting(v) for k, v in {**own, **settings}.items()}
+        settings = {k: text_of_setting(v) for k, v in with_whole_tasks({**own, **settings}).items()}
         order = None
         if callable(policy):
             if settings.get("dispatch.mode") == "in-order":
@@ -153,7 +149,7 @@ class Pipeline:
         say = lambda text: print(text, file=sys.stderr)
         try:
             self._check_outside()
-            job = _runtime.Job(lines_of({**_fixed, **settings}), count is not None)
+            job = _runtime.Job(lines_of(settings), count is not None)
             self._model = Model(part_at, loss_fn, optimizer, autocast, n_microbatches, replicas, job.values())
             self._pipeline = self._call(
                 lambda: _runtime.Runtime(
@@ -385,5 +381,4 @@ def _in_words_of_python(message, settings, own):
         "pipeline.microbatches": "n_microbatches",
         "train.seed": "seed",
     }
-    message = in_words_of_settings(message, settings, {k: v for k, v in arguments.items() if k in own})
-    return message
+    return in_words_of_settings(message, settings, {k: v for k, v in arguments.items() if k in own})

@@ -14,6 +14,17 @@ def lines_of(settings):
     return [f"{key}={text_of(value)}" for key, value in settings.items()]
 
 
+# A part of a program runs each task once and whole.
+_of_tasks = {"dispatch.weight_pieces": 1, "dispatch.early_forwards": 0}
+
+
+def with_whole_tasks(settings):
+    for key, value in _of_tasks.items():
+        if text_of(settings.get(key, value)) != text_of(value):
+            raise ValueError(f'settings["{key}"]: expected {value}: a part runs each task once and whole, got {settings[key]}')
+    return {**_of_tasks, **settings}
+
+
 def called(function, settings):
     """Calls a function that gets the settings; its error names them as the program does."""
     try:

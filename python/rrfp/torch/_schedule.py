@@ -11,14 +11,10 @@ from .. import _runtime
 from .._closing import close_at_exit
 from .._errors import Error
 from .._rank import Kept, Rank
-from .._settings import called
+from .._settings import called, with_whole_tasks
 from ._domain import mesh_finder, ranks_of
 from ._part import StagePart
 from ._rendezvous import Rendezvous
-
-# A part runs each task once and whole.
-_fixed = {"dispatch.weight_pieces": 1, "dispatch.early_forwards": 0}
-
 
 class ReadySchedule(PipelineScheduleMulti):
     """Runs the stages of torch.distributed.pipelining: a free rank runs the best-ranked task whose input is here.
@@ -108,15 +104,11 @@ class ReadySchedule(PipelineScheduleMulti):
         ]
         self._traces = trace
         self._say = [on_note or _print, on_report or _print]
-        for key in _fixed:
-            if key in (settings or {}):
-                raise ValueError(f"settings: expected no '{key}', which a schedule of torch's stages decides")
         self._settings = {
-            **_fixed,
             "dispatch.policy": policy,
             "dispatch.slots": slots,
             "run.hang_timeout_s": hang_timeout_s,
-            **(settings or {}),
+            **with_whole_tasks(settings or {}),
         }
         self._runtime = None
         self._kept = Kept()
