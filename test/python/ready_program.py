@@ -385,6 +385,31 @@ def in_a_trainer(options):
     schedule.close()
 
 
+def collective_outside(options):
+    """A sum over both replicas inside a forward: refused, unless the replicas run the same tasks."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+    pp = mesh["pp"].get_local_rank()
+
+    class Averaging(Block):
+        def forward(self, x):
+            y = super().forward(x)
+            mean = y.detach().mean()
+            dist.all_reduce(mean, group=mesh["dp"].get_group())
+            return y - mean
+
+    x = torch.zeros(8, width)
+    for domain in (None, mesh["dp"]):
+        stage = PipelineStage(Averaging() if pp == 0 else Block(), pp, 2, cpu, group=mesh["pp"].get_group())
+        schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, domain=domain, **options)
+        try:
+            schedule.step(*((x,) if pp == 0 else ()), target=x if pp == 1 else None)
+        except RuntimeError as e:
+            assert domain is None and "allreduce over the ranks [0, 1] inside a task" in str(e), e
+        else:
+            assert domain is not None
+            schedule.close()
+
+
 def interrupted(options):
     """Ctrl-C on one rank ends the step of all."""
     rank, ranks = dist.get_rank(), dist.get_world_size()

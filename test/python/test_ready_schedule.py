@@ -14,7 +14,7 @@ RUNS = [
     (3, {"settings": JITTER}, ["one_chunk", "interleaved", "v_shape", "many_outputs"]),
     (2, {"split_backward": False, "settings": JITTER}, ["one_chunk", "interleaved"]),
     (2, {"policy": "bf", "slots": 2}, ["one_chunk", "v_shape"]),
-    (4, {}, ["fully_sharded", "replicated", "tensor_parallel"]),
+    (4, {}, ["fully_sharded", "replicated", "tensor_parallel", "collective_outside"]),
     (2, {}, ["in_a_trainer", "reported", "refused", "raised"]),
     (2, {}, ["interrupted"]),
 ]

@@ -10,11 +10,12 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 from .. import _runtime
 from .._closing import close_at_exit
 from .._errors import Error
-from .._rank import Kept, Rank
+from .._rank import Kept
 from .._settings import called, with_whole_tasks
 from ._domain import mesh_finder, ranks_of
 from ._part import StagePart
 from ._rendezvous import Rendezvous
+from ._watch import WatchedRank
 
 class ReadySchedule(PipelineScheduleMulti):
     """Runs the stages of torch.distributed.pipelining: a free rank runs the best-ranked task whose input is here.
@@ -267,7 +268,7 @@ class ReadySchedule(PipelineScheduleMulti):
         in_order = self._forwards_in_order
         if in_order is None:
             in_order = any(part.forwards_in_order for part in self._parts)
-        self._rank = Rank(self._parts, self._kept, in_order)
+        self._rank = WatchedRank(self._parts, self._kept, in_order, place.domain)
         try:
             self._runtime = called(
                 lambda lines: _runtime.Runtime(

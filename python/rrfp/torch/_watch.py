@@ -1,0 +1,71 @@
+"""Finds collectives of tasks on ranks that do not run the same tasks."""
+
+import torch
+from torch.distributed import ProcessGroup, get_process_group_ranks
+from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .._modules import is_compiled
+from .._rank import Rank
+
+_of_collectives = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+
+
+class WatchedRank(Rank):
+    """Looks at the collectives of all tasks of its first step and of its first evaluation.
+
+    Under readiness, ranks of different domains run their tasks in different orders, so a collective between them would
+    join other microbatches, or never end. A compiled part is not watched, because it would run without compilation.
+    """
+
+    def __init__(self, parts, kept, forwards_in_order, ranks):
+        super().__init__(parts, kept, forwards_in_order)
+        self._ranks = ranks
+        self._is_compiled = any(is_compiled(part.module) for part in parts)
+        self._seen = set()
+        self._watch = None
+
+    def begin(self, step, trains):
+        is_new = trains not in self._seen and not self._is_compiled
+        self._seen.add(trains)
+        self._watch = _Watch(self._ranks) if is_new else None
+        super().begin(step, trains)
+
+    def run(self, *task):
+        if self._watch is None:
+            return super().run(*task)
+        with self._watch:
+            return super().run(*task)
+
+
+class _Watch(TorchDispatchMode):
+    def __init__(self, ranks):
+        super().__init__()
+        self._ranks = set(ranks)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(issubclass(t, DTensor) for t in types):
+            return NotImplemented  # and what it is made of comes here
+        if func.namespace in _of_collectives:
+            for group in _groups_of(func, args, kwargs or {}):
+                self._check(func, sorted(get_process_group_ranks(group)))
+        return func(*args, **(kwargs or {}))
+
+    def _check(self, func, ranks):
+        if not self._ranks.issuperset(ranks):
+            name = func.__name__.split(".")[0].strip("_")
+            raise ValueError(
+                f"{name} over the ranks {ranks} inside a task, but only {sorted(self._ranks)} run their tasks in the same "
+                "order: expected `domain` to have all of them, or the collective outside of the stage"
+            )
+
+
+def _groups_of(func, args, kwargs):
+    for argument, value in zip(func._schema.arguments, args):
+        if argument.name == "group_name":
+            yield _resolve_process_group(value)
+        elif isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(argument.type):
+            yield ProcessGroup.unbox(value)
+    if "group_name" in kwargs:
+        yield _resolve_process_group(kwargs["group_name"])
