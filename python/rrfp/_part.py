@@ -31,6 +31,8 @@ class Part:
         self.trains = trains
         self._flights.clear()
         self._slots = self._versions = None
+        # Compilation makes both halves one.
+        self._may_split = trains and (self._splits is True or self._splits == "auto" and not is_compiled(self.module))
         if trains and any(getattr(p, "_post_accumulate_grad_hooks", None) for p in self.module.parameters()):
             # These see what the microbatches before have left.
             self._versions = [(p, p._version) for p in self.module.parameters()]
@@ -61,7 +63,7 @@ class Part:
         outputs, grads, inputs = *_matching(flight.outputs, grads), flight.inputs
         flight.outputs = flight.inputs = flight.compute = None
         is_hooked = self._versions is not None
-        flight.is_split = (not is_whole or is_hooked) and self._may_split(flight, is_whole)
+        flight.is_split = self._splits_now(flight, is_whole, is_hooked)
         if is_whole and self._is_turn_of(mb, folds):
             found = _backward.full(outputs, grads, inputs)
             flight.grads = ()
@@ -99,12 +101,12 @@ class Part:
 
     # ---- the order of the gradients
 
-    def _may_split(self, flight, is_whole):
-        if flight.has_hooks:
-            return False  # a checkpoint would compute its forward twice
-        if self._splits == "auto" and is_compiled(self.module):
-            self._splits = False  # both halves are one
-        return self._splits is True or (self._splits == "auto" and (is_whole or self._trial.splits_next()))
+    def _splits_now(self, flight, is_whole, is_hooked):
+        if not self._may_split or flight.has_hooks:  # a checkpoint would compute its forward twice
+            return False
+        if is_whole:
+            return is_hooked
+        return self._splits is True or self._trial.splits_next()
 
     def _is_turn_of(self, mb, folds):
         return not self.is_exact or (len(folds) > 0 and folds.start == mb)
