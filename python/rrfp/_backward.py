@@ -1,13 +1,13 @@
 """The backward of a part, whole or in two halves: B, the gradients of the inputs, and W, those of the weights.
 
-The halves use torch's public autograd alone. On the way from the outputs to the inputs, the nodes with a branch
-that leads to weights alone are where W begins: B notes the gradients that come to them, and W runs the branches.
+On the way from the outputs to the inputs, the nodes with a branch that leads to weights alone are where W begins: B
+notes the gradients that come to them, and W runs the branches.
 """
 
-import contextlib
 import functools
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 
@@ -34,43 +34,59 @@ def _note(raw, key, stride, grad):
         raw[key] = grad
 
 
-class Halves:
-    """A backward whose W runs later."""
+class Weights:
+    """The second half of a backward: the gradients of the weights, added up as autograd does it."""
 
-    def __init__(self, outputs, grads, inputs):
-        pairs = [(o, g) for o, g in zip(outputs, grads) if o.requires_grad]
-        outputs, grads = [o for o, _ in pairs], [g for _, g in pairs]
-        wanted = [v for v in inputs if isinstance(v, torch.Tensor) and v.requires_grad]
-        self._late = None if wanted else (outputs, grads)
-        if not wanted:
-            self.input_grads = [None] * len(inputs)
-            return
-        targets = {get_gradient_edge(v).node for v in wanted}
-        self._branches = _branches_of(outputs, grads, targets)
-        handles = [branch.watch() for branch in self._branches]
-        try:
-            found = dict(
-                zip(
-                    map(id, wanted),
-                    torch.autograd.grad(outputs, wanted, grads, retain_graph=True, allow_unused=True)
-                    if outputs
-                    else (),
-                )
-            )
-        finally:
-            for handle in handles:
-                handle.remove()
-        self.input_grads = [found.get(id(v)) for v in inputs]
+    def __init__(self, branches):
+        self._branches = branches
 
-    def run_weights(self):
-        """Adds the gradients of the weights to `grad` of the leaves, as autograd does it."""
-        if self._late is not None:
-            full(*self._late, [])
-            self._late = None
-            return
-        for group in _joined(self._branches):
-            _run(group)
+    def run(self):
+        for branch in self._branches:
+            branch.run()
         self._branches = []
+
+    def shares(self):
+        """Gradients that B noted."""
+        return [grad for branch in self._branches for grad in branch.grads if grad is not None]
+
+
+class Whole:
+    """The second half where the first one had nothing to compute."""
+
+    def __init__(self, outputs, grads):
+        self._pairs = outputs, grads
+
+    def run(self):
+        full(*self._pairs, [])
+        self._pairs = [], []
+
+    def shares(self):
+        return []
+
+
+def split(outputs, grads, inputs):
+    """The gradients of the inputs, and the second half; None if this graph cannot be cut.
+
+    It can be where each weight has one branch from the way to the inputs. Several would be one sum, in an order that
+    only a whole backward knows.
+    """
+    pairs = [(o, g) for o, g in zip(outputs, grads) if o.requires_grad]
+    outputs, grads = [o for o, _ in pairs], [g for _, g in pairs]
+    wanted = [v for v in inputs if v.requires_grad]
+    if not wanted or not outputs:
+        return [None] * len(inputs), Whole(outputs, grads)
+    targets = {get_gradient_edge(v).node for v in wanted}
+    branches = _branches_of(outputs, targets)
+    if branches is None:
+        return None
+    handles = [branch.watch() for branch in branches]
+    try:
+        found = torch.autograd.grad(outputs, wanted, grads, retain_graph=True, allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    found = dict(zip(map(id, wanted), found))
+    return [found.get(id(v)) for v in inputs], Weights(branches)
 
 
 class _Branch:
@@ -87,34 +103,42 @@ class _Branch:
 
         return self.node.register_prehook(note)
 
-    def known(self, grads):
-        """A prehook that puts what B noted in the place of what comes."""
-        return self.grads + (None,) * (len(grads) - len(self.grads))
+    def run(self):
+        pairs = [(GradientEdge(self.node, i), grad) for i, grad in enumerate(self.grads) if grad is not None]
+        if pairs:
+            weights = [leaf.variable for leaf in self.leaves]
+            torch.autograd.backward([edge for edge, _ in pairs], [grad for _, grad in pairs], inputs=weights)
 
 
-def _branches_of(outputs, grads, targets):
-    order, leads = _walk([o.grad_fn for o in outputs if o.grad_fn is not None], targets)
+def _branches_of(outputs, targets):
+    """None: there is more than one way to a weight, or a function of Python that cannot be run again."""
+    if any(o.grad_fn is None and get_gradient_edge(o).node not in targets for o in outputs):
+        return None  # an output is a weight itself
+    roots = [o.grad_fn for o in outputs if o.grad_fn is not None]
+    order, leads = _walk(roots, targets)
+    if not all(leads[root] for root in roots):
+        return None  # an output depends on weights alone
     reached = {}  # by node: the leaves below it; only of nodes that do not lead to an input
-    branches = []
+    branches, seen = [], set()
     for node in order:  # children first
+        is_python = isinstance(node, BackwardCFunction)
+        if is_python and type(node).__name__ == "CompiledFunctionBackward":
+            return None
         children = [child for child, _ in node.next_functions if child is not None]
         if leads[node]:
             leaves = set().union(*(reached[c] for c in children if not leads[c]))
-            if leaves:
-                branches.append(_Branch(node, leaves))
+            if not leaves:
+                continue
+            if is_python or not seen.isdisjoint(leaves):
+                return None
+            seen |= leaves
+            branches.append(_Branch(node, leaves))
         elif hasattr(node, "variable"):
             reached[node] = {node}
         elif len(children) == 1:
             reached[node] = reached[children[0]]
         else:
             reached[node] = set().union(*(reached[c] for c in children))
-    for output, grad in zip(outputs, grads):
-        # Outputs that do not depend on an input: B does not come there.
-        node = output.grad_fn
-        if node is not None and reached.get(node):
-            branch = _Branch(node, reached[node])
-            branch.grads = (None,) * output.output_nr + (grad,)
-            branches.append(branch)
     return branches
 
 
@@ -137,38 +161,8 @@ def _walk(roots, targets):
     return order, leads
 
 
-def _joined(branches):
-    """Groups of branches that share no leaf."""
-    groups = {}  # by leaf
-    for branch in branches:
-        mine = [branch]
-        for other in {id(groups[leaf]): groups[leaf] for leaf in branch.leaves if leaf in groups}.values():
-            mine += other
-        for leaf in set().union(*(b.leaves for b in mine)):
-            groups[leaf] = mine
-    return list({id(group): group for group in groups.values()}.values())
-
-
-def _run(group):
-    edges, grads = [], []
-    for branch in group:
-        for i, grad in enumerate(branch.grads):
-            if grad is not None:
-                edges.append(GradientEdge(branch.node, i))
-                grads.append(grad)
-    if not edges:
-        return
-    leaves = list({id(leaf): leaf.variable for branch in group for leaf in branch.leaves}.values())
-    with contextlib.ExitStack() as held:
-        if len(group) > 1:
-            # One branch may lie behind another: what flows between them is counted already.
-            for branch in group:
-                held.callback(branch.node.register_prehook(branch.known).remove)
-        torch.autograd.backward(edges, grads, inputs=leaves)
-
-
 class Again:
-    """A backward whose W runs all of it once more, for the weights alone."""
+    """A second half that runs the whole backward once more, for the weights alone."""
 
     def __init__(self, outputs, grads, inputs, weights):
         pairs = [(o, g) for o, g in zip(outputs, grads) if o.requires_grad]
@@ -181,9 +175,13 @@ class Again:
             found = dict(zip(map(id, wanted), grads))
         self.input_grads = [found.get(id(v)) for v in inputs]
 
-    def run_weights(self):
+    def run(self):
         if self._late[0]:
             torch.autograd.backward(*self._late, inputs=self._weights)
+        self._late = [], []
+
+    def shares(self):
+        return self._late[1]
 
 
 def leaves_of(outputs):

@@ -46,7 +46,7 @@ def encode(value, local=None):
     if type(value) is torch.Tensor and value.requires_grad == torch.is_grad_enabled() and _travels_alone(value):
         return to_dlpack(value.detach()), [value]
     structure, leaves = _flattened(value)
-    return _packed(structure, leaves, local), [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return _packed(structure, leaves, local), tensors_of(leaves)
 
 
 def decode(capsule, device=None, mesh_of=None, local=None):
@@ -61,7 +61,7 @@ def decode(capsule, device=None, mesh_of=None, local=None):
             value.requires_grad_(True)
         return value, [value]
     structure, leaves = _unpacked(message, device, mesh_of, local)
-    return _built(structure, leaves), [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return _built(structure, leaves), tensors_of(leaves)
 
 
 def encode_gradients(gradients, local=None):
@@ -78,6 +78,11 @@ def decode_gradients(capsule, device=None, mesh_of=None, local=None):
     if message.dtype != torch.uint8:
         return [_at_home(message, device)]
     return _unpacked(message, device, mesh_of, local)[1]
+
+
+def tensors_of(leaves):
+    """Each once."""
+    return list({id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}.values())
 
 
 # ---- containers
@@ -142,12 +147,16 @@ def _named(name):
 
 
 def _packed(structure, leaves, local):
-    texts, parts = [], []
+    texts, parts, places = [], [], {}
     at = 0
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor):
             texts.append(_text_of(leaf))
             continue
+        if id(leaf) in places:
+            texts.append({"same": places[id(leaf)]})
+            continue
+        places[id(leaf)] = len(texts)
         if local is not None and leaf.device.type != "cpu" and type(leaf) is torch.Tensor:
             key = next(_keys)
             local[key] = leaf.detach()
@@ -174,6 +183,9 @@ def _unpacked(message, device, mesh_of, local):
     begin = at = _aligned(8 + length)
     leaves = []
     for text in texts:
+        if isinstance(text, dict) and "same" in text:
+            leaves.append(leaves[text["same"]])
+            continue
         if isinstance(text, dict) and "local" in text:
             leaves.append(_as_leaf(local.pop(text["local"]).to(device), text))
             continue

@@ -15,7 +15,7 @@ from ._backward import leaves_of
 from ._buffers import Buffers
 from ._draws import Draws, Generator, inside, turn
 from ._errors import Error
-from ._messages import decode, encode
+from ._messages import decode, encode, tensors_of
 from ._modules import forwards_in_order, is_compiled, is_dynamic_rotary, keep_device_guard, make_deterministic, one_line
 from ._optimizers import JobOptimizer, Optimizer, Parameters
 from ._parallel import RankGroup
@@ -45,12 +45,15 @@ class Model:
         self.places = set()  # first microbatch and position of each part here
         self.local = {}  # tensors on devices between two parts here
         self.owners = {}  # of a name: the part that has it
+        self.part_of = {}  # by the identity of a parameter
         self.rotary = {}  # part that has an embedding
         self.has_first = self.has_last = False
         self.keywords = set()  # that the parts in this process take
         self.all_keywords = set()  # that any part takes; with None, any keyword
         self.is_frozen = False  # all parts, when the pipeline opened
-        self.turn = contextlib.nullcontext()
+        # The forwards of parts with autocast take turns: the end of one empties a cache of the process, and the other
+        # would convert a weight twice.
+        self.turn = contextlib.nullcontext() if autocast is None else turn
         self.autocast = autocast
         self.batch = None  # of the running step
         self.batches = 0  # until now
@@ -79,7 +82,7 @@ class Model:
         return made
 
     def make_optimizer(self, parameters, names):
-        if self.optimizer is None:
+        if self.optimizer is None or not parameters:
             return JobOptimizer(parameters, self.job)
         with _named("optimizer"):
             made = self.optimizer(Parameters(parameters, names))
@@ -126,6 +129,12 @@ class Model:
         if 0 < len(self.modules) == self.job["parts"] and not self.has_trained():
             raise ValueError("step(): expected a parameter that requires a gradient, got none in any part")
 
+    def drop_gradients(self):
+        """Of a step that failed, or that wait for an update which does not come."""
+        for module in self.modules.values():
+            for p in module.parameters():
+                p.grad = None
+
     def begin(self, batch, counts, update):
         """`counts`: the loss terms of each microbatch, or None: each counts once."""
         self.batch = batch
@@ -169,6 +178,8 @@ class Model:
             module = self.modules[index] = made
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"stages: expected a torch.nn.Module, got {type(module).__name__}")
+        for name, value in module.named_parameters():
+            check_shared(self.part_of, index, name, value)
         if device is not None:
             module.to(device)
         self._give_rotary(module)
@@ -200,7 +211,7 @@ class ModelPart(Part):
         self.first = first_microbatch
         self._losses = {}  # by microbatch: the tensor, and its terms
         self.tied = None
-        self._training = None
+        self._modes = None  # of its modules before an evaluation
         self._step = 0
         self._draws = Draws(device)
         self._is_checked = False
@@ -214,6 +225,7 @@ class ModelPart(Part):
         self.positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self.keywords = {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
         self.takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
+        self.original = model.modules[index]  # another module in a further replica
         self.buffers = Buffers(module)
         self.forwards_in_order = forwards_in_order(module)
 
@@ -225,12 +237,25 @@ class ModelPart(Part):
         return [self.name_of(name) for name, _ in self.module.named_parameters()]
 
     def begin_step(self, step, trains):
+        if self.original is not self.module:
+            for p, own in zip(self.original.parameters(), self.module.parameters()):
+                own.requires_grad_(p.requires_grad)
         self.begin(trains)
         self._losses.clear()
         self._step = step
-        if trains != self._training:
-            self.module.train(trains)
-            self._training = trains
+        self._set_mode(trains)
+
+    def _set_mode(self, trains):
+        """Modules that the program has put into evaluation mode stay there, also after an evaluation of all."""
+        if not trains and self._modes is None:
+            self._modes = [(module, module.training) for module in self.module.modules()]
+            self.module.eval()
+        if trains and self._modes is not None:
+            for module, mode in self._modes:
+                module.training = mode
+            self._modes = None
+        if trains and not self.module.training:
+            self.module.train()
 
     def seeds(self):
         """The gradient of the loss of a microbatch: the step's is the mean over all loss terms."""
@@ -261,18 +286,22 @@ class ModelPart(Part):
         buffers.begin(model.batches, self.trains)
         before = None if self.forwards_in_order else buffers.marks()
         key = (model.job["seed"], self._step, at, self.index)
+        given = tree_leaves((args, kwargs)) if model.job["recompute"] else ()
+        versions = [value._version for value in given if isinstance(value, torch.Tensor)]
         with model.turn, model.casting(self.device), _recomputation.watched(buffers):
             output = self._draws.run(key, self.trains, lambda: self.module(*args, **kwargs))
+        if versions != [value._version for value in given if isinstance(value, torch.Tensor)]:
+            raise RuntimeError("forward changes its input in place, which pipeline.recompute would do again in backward")
         self._check_buffers(before)
         if not self.is_last:
             if is_again:
-                return [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)], None
+                return tensors_of(tree_leaves(output)), None
             capsule, tensors = encode(output, self.local(+1))
             self._check_leaves(tensors, inputs)
             return tensors, capsule
         if batch.keeps_outputs and not is_again:
             batch.outputs[at] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
-        with model.casting(self.device), inside():
+        with model.turn, model.casting(self.device), inside():
             loss = model.loss_fn(output, _moved(batch.targets[at], self.device))
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
             raise TypeError(f"loss_fn: expected a scalar tensor, got {text_of(loss)}")
@@ -350,11 +379,7 @@ def parts_of(stages, n_stages, world):
         if not isinstance(part, torch.nn.Module):
             raise TypeError(f"stages[{index}]: expected a torch.nn.Module, got {type(part).__name__}")
         for name, value in part.named_parameters():
-            if owner.setdefault(id(value), index) != index:
-                raise ValueError(
-                    f"stages: parts {owner[id(value)]} and {index} share the parameter '{name}': give each a copy, "
-                    "and name the copies in `tied_parameter` if they must stay equal"
-                )
+            check_shared(owner, index, name, value)
 
     def part_at(index, count, *group):
         if count != len(parts):
@@ -368,6 +393,15 @@ def _moved(values, device):
     if device is None:
         return values
     return tree_map_only(torch.Tensor, lambda value: value.to(device, non_blocking=True), values)
+
+
+def check_shared(owner, index, name, value):
+    """`owner`: by the identity of a parameter, the first part that has it."""
+    if owner.setdefault(id(value), index) != index:
+        raise ValueError(
+            f"stages: parts {owner[id(value)]} and {index} share the parameter '{name}': give each a copy, "
+            "and name the copies in `tied_parameter` if they must stay equal"
+        )
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import threading
 import torch
 
 _thread = threading.local()
+_register_hook = torch.Tensor.register_hook
 _enter_hooks = torch.autograd.graph.saved_tensors_hooks.__enter__
 
 
@@ -14,11 +15,19 @@ def _count_hooks(self):
     return _enter_hooks(self)
 
 
+def _count_hook_of_tensor(self, hook):
+    if self.grad_fn is not None:
+        _thread.hooks = hooks_entered() + 1
+    return _register_hook(self, hook)
+
+
 torch.autograd.graph.saved_tensors_hooks.__enter__ = _count_hooks
+torch.Tensor.register_hook = _count_hook_of_tensor
 
 
 def hooks_entered():
-    """How often this thread has entered hooks on saved tensors, as torch.utils.checkpoint does."""
+    """How often this thread has entered hooks on saved tensors, as torch.utils.checkpoint does, or has put hooks on
+    tensors of a graph. A backward in two halves would call them twice."""
     return getattr(_thread, "hooks", 0)
 
 

@@ -30,7 +30,9 @@ class Part:
     def begin(self, trains):
         self.trains = trains
         self._flights.clear()
-        self._slots = self._versions = None
+        self._versions = None
+        self._slots = self.gradient_slots() if trains else []  # the parameters of a step stay the same
+        self._unset = [slot for slot in self._slots if slot.value() is None]
         # Compilation makes both halves one.
         self._may_split = trains and (self._splits is True or self._splits == "auto" and not is_compiled(self.module))
         if trains and any(getattr(p, "_post_accumulate_grad_hooks", None) for p in self.module.parameters()):
@@ -63,19 +65,26 @@ class Part:
         outputs, grads, inputs = *_matching(flight.outputs, grads), flight.inputs
         flight.outputs = flight.inputs = flight.compute = None
         is_hooked = self._versions is not None
-        flight.is_split = self._splits_now(flight, is_whole, is_hooked)
-        if is_whole and self._is_turn_of(mb, folds):
+        is_its_turn = is_whole and self._is_turn_of(mb, folds)
+        halves = None
+        if not is_its_turn and self._splits_now(flight, is_whole, is_hooked):
+            halves = _backward.split(outputs, grads, inputs)
+            self._may_split = self._may_split and halves is not None
+            self._splits = self._splits and halves is not None
+        flight.is_split = halves is not None
+        if halves is not None:
+            found, flight.late = halves
+        elif is_its_turn:
             found = _backward.full(outputs, grads, inputs)
-            flight.grads = ()
-        elif flight.is_split:
-            flight.late = _backward.Halves(outputs, grads, inputs)
-            found = flight.late.input_grads
         elif is_hooked:
             weights = [p for p in self.module.parameters() if p.requires_grad]
             flight.late = _backward.Again(outputs, grads, inputs, weights)
             found = flight.late.input_grads
         else:
             found = self._apart(flight, lambda: _backward.full(outputs, grads, inputs))
+        if self._unset:
+            flight.lent = {_memory(g) for g in found if g is not None}
+            flight.lent.update(map(_memory, flight.late.shares() if flight.late else ()))
         if is_whole:
             self._fold(mb, folds)
         flight.ns = self._trial.now() - begun
@@ -102,7 +111,7 @@ class Part:
     # ---- the order of the gradients
 
     def _splits_now(self, flight, is_whole, is_hooked):
-        if not self._may_split or flight.has_hooks:  # a checkpoint would compute its forward twice
+        if not self._may_split or flight.has_hooks:  # which would run twice
             return False
         if is_whole:
             return is_hooked
@@ -113,8 +122,6 @@ class Part:
 
     def _apart(self, flight, work):
         """Runs a backward whose gradients wait for their turn."""
-        if self._slots is None:
-            self._slots = self.gradient_slots()  # the parameters of a step stay the same
         held = [slot.take() for slot in self._slots]
         try:
             return work()
@@ -128,10 +135,12 @@ class Part:
         for other in folds if self.is_exact else [mb]:
             flight = self._flights.pop(other)
             if flight.late is not None:
-                flight.late.run_weights()
+                flight.late.run()
                 self.after_weights()
             elif flight.grads:
                 _add(self._slots, flight.grads)
+            if self._unset:
+                self._unset = [slot for slot in self._unset if not slot.has_own(flight.lent)]
         for parameter, version in self._versions or ():
             if parameter._version != version:
                 raise RuntimeError(
@@ -143,14 +152,14 @@ class Part:
 class _Flight:
     """A microbatch between its F and the end of its W."""
 
-    __slots__ = ("inputs", "outputs", "compute", "has_hooks", "is_split", "late", "grads", "ns")
+    __slots__ = ("inputs", "outputs", "compute", "has_hooks", "is_split", "late", "grads", "lent", "ns")
 
     def __init__(self, inputs):
         self.inputs = inputs
         self.outputs = ()
         self.compute = self.late = None
         self.has_hooks = self.is_split = False
-        self.grads = ()
+        self.grads = self.lent = ()
         self.ns = 0
 
 
@@ -158,8 +167,20 @@ class Slot:
     def __init__(self, owner, name):
         self.owner, self.name = owner, name
 
+    def value(self):
+        return getattr(self.owner, self.name)
+
+    def has_own(self, lent):
+        """Whether there is a gradient, which has memory of its own then: the next ones are added in place."""
+        value = self.value()
+        if value is None:
+            return False
+        if type(value) is torch.Tensor and value.layout == torch.strided and _memory(value) in lent:
+            setattr(self.owner, self.name, value.clone())
+        return True
+
     def take(self):
-        value = getattr(self.owner, self.name)
+        value = self.value()
         if value is not None:
             setattr(self.owner, self.name, None)
         return value
@@ -167,6 +188,10 @@ class Slot:
     def put(self, value):
         if value is not None:
             setattr(self.owner, self.name, value)
+
+
+def _memory(tensor):
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else None
 
 
 def _add(slots, values):

@@ -285,12 +285,15 @@ class Pipeline:
     def finish(self):
         """Ends the training on all processes; every process must call it."""
         self._check_idle()
-        return self._call(self._pipeline.finish)
+        summary = self._call(lambda: self._pipeline.finish())
+        self._model.drop_gradients()
+        return summary
 
     def close(self):
         """Ends without waiting for the other processes, which get an error."""
         if self._pipeline is not None:
             self._pipeline.close()
+            self._model.drop_gradients()
 
     def __enter__(self):
         return self
@@ -321,11 +324,18 @@ class Pipeline:
         if self._count is not None and batch.has_targets():
             counts = [int(self._count(t)) for t in batch.targets]
         self._model.check_keywords(batch)
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            raise ValueError("step() under torch.autocast: expected the argument `autocast` of Pipeline instead")
         if training:
+            if torch.is_inference_mode_enabled():
+                raise ValueError("step() under torch.inference_mode(): expected none, because a step trains")
             self._model.check_trained()
         self._model.begin(batch, counts, update if training else None)
         try:
             self.last = StepResult(**self._call(lambda: self._pipeline.step(training, update)))
+        except BaseException:
+            self._model.drop_gradients()
+            raise
         finally:
             self._model.batch = None
         if losses is not None:

@@ -51,8 +51,8 @@ struct loop_hooks {
   std::function<void()> on_end;
   /// A line that each process tells all once its parts are made, and what receives the lines of all
   /// processes; set both on all processes, or none. open() calls them.
-  std::function<std::string()> tell;
-  std::function<void(const std::string& lines)> hear;
+  std::function<std::string()> tell = {};
+  std::function<void(const std::string& lines)> hear = {};
 };
 
 struct loop_options {
