@@ -62,26 +62,13 @@ class Part:
             before = hooks_entered()
             flight.outputs, _ = flight.compute(True)
             flight.has_hooks = hooks_entered() != before
-        outputs, grads, inputs = *_matching(flight.outputs, grads), flight.inputs
+        outputs, grads = _matching(flight.outputs, grads)
+        inputs = flight.inputs
         flight.outputs = flight.inputs = flight.compute = None
-        is_hooked = self._versions is not None
-        is_its_turn = is_whole and self._is_turn_of(mb, folds)
-        halves = None
-        if not is_its_turn and self._splits_now(flight, is_whole, is_hooked):
-            halves = _backward.split(outputs, grads, inputs)
-            self._may_split = self._may_split and halves is not None
-            self._splits = self._splits and halves is not None
-        flight.is_split = halves is not None
-        if halves is not None:
-            found, flight.late = halves
-        elif is_its_turn:
+        if is_whole and self._is_turn_of(mb, folds):
             found = _backward.full(outputs, grads, inputs)
-        elif is_hooked:
-            weights = [p for p in self.module.parameters() if p.requires_grad]
-            flight.late = _backward.Again(outputs, grads, inputs, weights)
-            found = flight.late.input_grads
         else:
-            found = self._apart(flight, lambda: _backward.full(outputs, grads, inputs))
+            found = self._early(flight, outputs, grads, inputs, is_whole)
         if self._unset:
             flight.lent = {_memory(g) for g in found if g is not None}
             flight.lent.update(map(_memory, flight.late.shares() if flight.late else ()))
@@ -109,6 +96,22 @@ class Part:
         return [Slot(p, "grad") for p in self.module.parameters() if p.requires_grad]
 
     # ---- the order of the gradients
+
+    def _early(self, flight, outputs, grads, inputs, is_whole):
+        """The gradients of the inputs, from a backward before the turn of its weights."""
+        is_hooked = self._versions is not None
+        if self._splits_now(flight, is_whole, is_hooked):
+            halves = _backward.split(outputs, grads, inputs)
+            if halves is not None:
+                found, flight.late = halves
+                flight.is_split = True
+                return found
+            self._splits = self._may_split = False
+        if is_hooked:
+            weights = [p for p in self.module.parameters() if p.requires_grad]
+            flight.late = _backward.Again(outputs, grads, inputs, weights)
+            return flight.late.input_grads
+        return self._apart(flight, lambda: _backward.full(outputs, grads, inputs))
 
     def _splits_now(self, flight, is_whole, is_hooked):
         if not self._may_split or flight.has_hooks:  # which would run twice

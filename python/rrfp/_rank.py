@@ -5,8 +5,7 @@ import torch
 from ._messages import decode_gradients, encode_gradients
 from ._modules import one_line
 
-_names = ("F", "B", "W", "BW")  # of the kinds of tasks, as the runtime numbers them
-_forward, _backward, _weight, _whole = range(4)
+_forward, _backward, _weight, _whole = range(4)  # kinds of tasks, as the runtime numbers them
 
 
 class Kept:
