@@ -178,7 +178,8 @@ class Slot:
         value = self.value()
         if value is None:
             return False
-        if type(value) is torch.Tensor and value.layout == torch.strided and _memory(value) in lent:
+        memory = _memory(value)
+        if memory is not None and memory in lent:
             setattr(self.owner, self.name, value.clone())
         return True
 
@@ -194,7 +195,12 @@ class Slot:
 
 
 def _memory(tensor):
-    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else None
+    """Where its elements are; None where it has no memory of its own."""
+    local = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
+    try:
+        return local.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # sparse, for example
+        return None
 
 
 def _add(slots, values):
