@@ -68,7 +68,6 @@ class program_job {
     d["momentum"] = t.momentum;
     d["loss_scale"] = t.loss_scale;
     d["loss_scale_interval"] = t.loss_scale_interval;
-    d["hang_timeout_s"] = job_.run.hang_timeout_s;
     return d;
   }
 

@@ -221,9 +221,9 @@ class job_member {
     return is_loss && may_recover() ? aftermath::joins_again : aftermath::over;
   }
 
-  /// Node 0 writes the outputs of the job. If it is lost before that, all nodes must restart. Once
-  /// all have agreed that it has written them, the job is over. A node that replaces one lost after
-  /// that is told so, for recovery.hold_s.
+  /// Node 0 writes the outputs of the job. If it is lost before that, all nodes must restart. The
+  /// job is over once all have agreed that they are written. For recovery.hold_s, replacements of
+  /// nodes that are lost later are told that it is over.
   aftermath finish(const job_node& node) {
     auto& members = *node.members;
     program_.on_finishing([&members] { members.interrupt(); });

@@ -13,13 +13,13 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 def full(outputs, grads, inputs):
     """The gradients of the inputs; adds those of the weights to `grad` of the leaves."""
-    pairs = [(o, g) for o, g in zip(outputs, grads) if o.requires_grad]
+    outputs, grads = _differentiable(outputs, grads)
     raw = {}  # by input: the gradient, if `grad` will be a copy with other strides
     wanted = [v for v in inputs if v.requires_grad]
     handles = [v.register_hook(functools.partial(_note, raw, id(v), v.stride())) for v in wanted]
     try:
-        if pairs:
-            torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
+        if outputs:
+            torch.autograd.backward(outputs, grads)
     finally:
         for handle in handles:
             handle.remove()
@@ -70,8 +70,7 @@ def split(outputs, grads, inputs):
     It can be where each weight has one branch from the way to the inputs. Several would be one sum, in an order that
     only a whole backward knows.
     """
-    pairs = [(o, g) for o, g in zip(outputs, grads) if o.requires_grad]
-    outputs, grads = [o for o, _ in pairs], [g for _, g in pairs]
+    outputs, grads = _differentiable(outputs, grads)
     wanted = [v for v in inputs if v.requires_grad]
     if not wanted or not outputs:
         return [None] * len(inputs), Whole(outputs, grads)
@@ -81,12 +80,26 @@ def split(outputs, grads, inputs):
         return None
     handles = [branch.watch() for branch in branches]
     try:
-        found = torch.autograd.grad(outputs, wanted, grads, retain_graph=True, allow_unused=True)
+        found = _input_grads(outputs, grads, inputs)
     finally:
         for handle in handles:
             handle.remove()
+    return found, Weights(branches)
+
+
+def _differentiable(outputs, grads):
+    pairs = [(o, g) for o, g in zip(outputs, grads) if o.requires_grad]
+    return [o for o, _ in pairs], [g for _, g in pairs]
+
+
+def _input_grads(outputs, grads, inputs):
+    """With the graph kept, for the second half."""
+    wanted = [v for v in inputs if v.requires_grad]
+    if not wanted or not outputs:
+        return [None] * len(inputs)
+    found = torch.autograd.grad(outputs, wanted, grads, retain_graph=True, allow_unused=True)
     found = dict(zip(map(id, wanted), found))
-    return [found.get(id(v)) for v in inputs], Weights(branches)
+    return [found.get(id(v)) for v in inputs]
 
 
 class _Branch:
@@ -164,24 +177,23 @@ def _walk(roots, targets):
 class Again:
     """A second half that runs the whole backward once more, for the weights alone."""
 
-    def __init__(self, outputs, grads, inputs, weights):
-        pairs = [(o, g) for o, g in zip(outputs, grads) if o.requires_grad]
-        self._late = [o for o, _ in pairs], [g for _, g in pairs]
+    def __init__(self, outputs, grads, weights):
+        self._pairs = outputs, grads
         self._weights = weights
-        wanted = [v for v in inputs if v.requires_grad]
-        found = {}
-        if pairs and wanted:
-            grads = torch.autograd.grad(self._late[0], wanted, self._late[1], retain_graph=True, allow_unused=True)
-            found = dict(zip(map(id, wanted), grads))
-        self.input_grads = [found.get(id(v)) for v in inputs]
 
     def run(self):
-        if self._late[0]:
-            torch.autograd.backward(*self._late, inputs=self._weights)
-        self._late = [], []
+        if self._pairs[0]:
+            torch.autograd.backward(*self._pairs, inputs=self._weights)
+        self._pairs = [], []
 
     def shares(self):
-        return self._late[1]
+        return self._pairs[1]
+
+
+def again(outputs, grads, inputs, weights):
+    """As split(), for a graph that cannot be cut."""
+    outputs, grads = _differentiable(outputs, grads)
+    return _input_grads(outputs, grads, inputs), Again(outputs, grads, weights)
 
 
 def leaves_of(outputs):

@@ -31,13 +31,14 @@ class Part:
         self.trains = trains
         self._flights.clear()
         self._versions = None
-        self._slots = self.gradient_slots() if trains else []  # the parameters of a step stay the same
+        parameters = list(self.module.parameters()) if trains else []  # those of a step stay the same
+        self._slots = self.gradient_slots(parameters)
         self._unset = [slot for slot in self._slots if slot.value() is None]
         # Compilation makes both halves one.
         self._may_split = trains and (self._splits is True or self._splits == "auto" and not is_compiled(self.module))
-        if trains and any(getattr(p, "_post_accumulate_grad_hooks", None) for p in self.module.parameters()):
+        if any(getattr(p, "_post_accumulate_grad_hooks", None) for p in parameters):
             # These see what the microbatches before have left.
-            self._versions = [(p, p._version) for p in self.module.parameters()]
+            self._versions = [(p, p._version) for p in parameters]
 
     def forward(self, mb, inputs, compute, again=False):
         """The second result of compute(is_again), whose first one is the tensors that get a gradient.
@@ -91,9 +92,9 @@ class Part:
     def after_weights(self):
         """Called when W has added gradients up."""
 
-    def gradient_slots(self):
-        """Where backward leaves gradients."""
-        return [Slot(p, "grad") for p in self.module.parameters() if p.requires_grad]
+    def gradient_slots(self, parameters):
+        """Where backward leaves the gradients of the parameters of a step."""
+        return [Slot(p, "grad") for p in parameters if p.requires_grad]
 
     # ---- the order of the gradients
 
@@ -108,9 +109,8 @@ class Part:
                 return found
             self._splits = self._may_split = False
         if is_hooked:
-            weights = [p for p in self.module.parameters() if p.requires_grad]
-            flight.late = _backward.Again(outputs, grads, inputs, weights)
-            return flight.late.input_grads
+            found, flight.late = _backward.again(outputs, grads, inputs, [p for p, _ in self._versions if p.requires_grad])
+            return found
         return self._apart(flight, lambda: _backward.full(outputs, grads, inputs))
 
     def _splits_now(self, flight, is_whole, is_hooked):

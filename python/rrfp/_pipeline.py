@@ -367,20 +367,12 @@ class Pipeline:
             raise Error(str(e)) from e
 
     def _call(self, work):
-        """Calls the runtime; an exception of a stage becomes the cause of its error.
-
-        Those that end a program (KeyboardInterrupt, SystemExit) are raised themselves.
-        """
+        """Calls the runtime; an exception of a stage becomes the cause of its error."""
         try:
             return work()
         except Error as e:
             self._raised = str(e)
-            failure, self._model.kept.failure = self._model.kept.failure, None
-            if failure is not None and not isinstance(failure, Exception):
-                raise failure from e
-            if failure is not None:
-                raise e from failure
-            raise
+            self._model.kept.raise_as_cause(e)
 
 
 def _in_words_of_python(message, settings, own):

@@ -27,6 +27,14 @@ class Kept:
             return
         raise RuntimeError(one_line(e)) from None
 
+    def raise_as_cause(self, error):
+        """Raises the error of the runtime with the exception as its cause; one that ends a program (KeyboardInterrupt,
+        SystemExit) is raised itself."""
+        failure, self.failure = self.failure, None
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure from error
+        raise error from failure or error.__cause__
+
 
 class Rank:
     """A stage whose parameters are the program's own: it has no updates and no state.

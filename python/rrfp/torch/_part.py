@@ -76,9 +76,9 @@ class StagePart(Part):
         if self.is_sharded:
             _accumulate_fsdp(self.stage.submod)
 
-    def gradient_slots(self):
-        slots = super().gradient_slots()
-        if self.is_sharded:
+    def gradient_slots(self, parameters):
+        slots = super().gradient_slots(parameters)
+        if self.is_sharded and parameters:
             slots += [
                 Slot(p, "unsharded_accumulated_grad")
                 for p in fsdp_params(self.stage.submod)

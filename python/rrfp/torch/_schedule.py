@@ -225,10 +225,7 @@ class ReadySchedule(PipelineScheduleMulti):
             figures = self._runtime.step(self._has_backward, False)
             self.last = {name: figures[name] for name in ("step", "ms", "bubble")}
         except Error as e:
-            failure = self._kept.failure
-            if failure is not None and not isinstance(failure, Exception):
-                raise failure  # KeyboardInterrupt, SystemExit
-            raise e from failure
+            self._kept.raise_as_cause(e)
         finally:
             for part in self._parts:
                 part.batch = None
