@@ -25,11 +25,6 @@ bool is_private(const char* folder) {
          (info.st_mode & 077) == 0 && ::access(folder, W_OK | X_OK) == 0;
 }
 
-std::string key_folder() {
-  const char* const own = std::getenv("XDG_RUNTIME_DIR");
-  return own != nullptr && *own == '/' && is_private(own) ? own : "/tmp";
-}
-
 /// Why the file may not be the key; empty if it may.
 std::string problem_of(const struct stat& info) {
   if (info.st_uid != ::geteuid())
@@ -43,6 +38,11 @@ std::string problem_of(const struct stat& info) {
 }
 
 }  // namespace
+
+std::string key_folder() {
+  const char* const own = std::getenv("XDG_RUNTIME_DIR");
+  return own != nullptr && *own == '/' && is_private(own) ? own : "/tmp";
+}
 
 run_key_file::run_key_file(std::uint16_t port) : run_key_file(key_folder(), port) {}
 

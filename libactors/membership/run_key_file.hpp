@@ -15,9 +15,11 @@
 
 namespace rrfp::actors::control {
 
+/// $XDG_RUNTIME_DIR if that is a folder for this user alone, otherwise /tmp.
+std::string key_folder();
+
 class run_key_file {
  public:
-  /// In $XDG_RUNTIME_DIR if that is a folder for this user alone, otherwise in /tmp.
   explicit run_key_file(std::uint16_t port);
   run_key_file(const std::string& folder, std::uint16_t port);
 

@@ -43,7 +43,7 @@ void watcher::watch() {
   }
   feed(event::closing{reason});
   // While no other job can listen at this port.
-  if (leads() && run_key_file_) run_key_file_->remove();
+  remove_files();
   listener_.reset();
   wind_down();
 }
@@ -206,11 +206,17 @@ void watcher::end_leaving() {
     at_the_end = std::exchange(at_the_end_, nullptr);
   }
   if (at_the_end) {
-    if (leads() && run_key_file_) run_key_file_->remove();
+    remove_files();
     for (auto& [id, l] : links_) l.io.end_writing();
     at_the_end();
   }
   report([&] { left_ = true; });
+}
+
+void watcher::remove_files() const {
+  if (!leads()) return;
+  if (run_key_file_) run_key_file_->remove();
+  if (end_mark_) end_mark_->remove();
 }
 
 void watcher::deliver_loss() {
@@ -332,6 +338,7 @@ void watcher::carry_out(const action::fence& a) {
 }
 
 void watcher::carry_out(const action::job_over&) {
+  if (end_mark_) end_mark_->set();
   if (options_.standing != nullptr) options_.standing->note_over();
   report([&] {
     over_ = true;

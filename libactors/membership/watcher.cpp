@@ -10,6 +10,14 @@ namespace rrfp::actors::control {
 
 namespace {
 
+std::optional<end_mark> end_mark_of(const membership_options& o) {
+  if (o.node != node_id{0} || o.standing == nullptr || o.rendezvous_port == 0) return std::nullopt;
+  end_mark mark{o.rendezvous_port, o.job_hash};
+  if (!o.standing->has_joined() && mark.is_set(o.telling_max)) o.standing->note_over();
+  return mark;
+}
+
+/// `o.standing` knows whether the job is over.
 std::variant<leader_core, follower_core> core_of(const membership_options& o) {
   const auto ns = [](std::chrono::nanoseconds time) { return time.count(); };
   core_options options{o.nodes, o.node, o.description, ns(o.heartbeat), ns(o.node_timeout)};
@@ -30,6 +38,7 @@ watcher::watcher(membership_options options, std::optional<secret> key, file_des
       key_(std::move(key)),
       job_{options_.version, options_.job_id, options_.job_hash, options_.nodes,
            options_.vector_instructions},
+      end_mark_(end_mark_of(options_)),
       core_(core_of(options_)),
       tls_(leads() ? tls_context::side::node_0 : tls_context::side::node),
       listener_(std::move(listener)) {}

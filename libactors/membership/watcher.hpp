@@ -25,6 +25,7 @@
 #include <rrfp/membership_core/leader_core.hpp>
 
 #include "channel.hpp"
+#include "end_mark.hpp"
 #include "run_key_file.hpp"
 
 #include <poll.h>
@@ -99,6 +100,8 @@ class watcher {
   void flush();
   /// Nothing is left to send.
   void end_leaving();
+  /// The files that node 0 leaves to nobody.
+  void remove_files() const;
   /// Calls on_lost if there is a loss and a callback that has not been called.
   void deliver_loss();
 
@@ -145,6 +148,8 @@ class watcher {
   const membership_options options_;
   const std::optional<secret> key_;
   const job_identity job_;
+  /// Of node 0, if its replacement will find it: it has this port.
+  const std::optional<end_mark> end_mark_;
   const wake_event wake_;
 
   mutable std::mutex mutex_;

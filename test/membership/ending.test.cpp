@@ -1,6 +1,9 @@
 /// The end of a job whose lost nodes are replaced: replacements that come after it, and processes
 /// that were replaced.
 #include <atomic>
+#include <csignal>
+
+#include <sys/wait.h>
 
 #include "support.hpp"
 
@@ -66,6 +69,34 @@ TEST_CASE("the replacement of a node 0 that was lost at the very end is told by 
   CHECK_FALSE(begin_join(options_of(j, 0, replacement)).get().ok());
   CHECK(replacement->is_over());
   CHECK(left.wait_for(5s) == std::future_status::ready);
+}
+
+TEST_CASE("the replacement of node 0 knows the end even if all others have ended, too") {
+  job j{2};
+  const auto options = [&j](std::uint32_t node, standing of) {
+    auto o = options_of(j, node, std::move(of));
+    o.telling_max = 2s;
+    return o;
+  };
+  ::close(j.listen_fd());
+  const auto child = ::fork();
+  if (child == 0) {
+    auto members = membership::join(options(0, fenced()));
+    if (members.ok() && (*members)->finish(10s).ok()) (*members)->leave(20s);
+    ::_exit(0);
+  }
+  auto node_1 = *begin_join(options(1, fenced())).get();
+  REQUIRE(node_1->finish(10s).ok());
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  node_1.reset();  // without a word
+  const auto replacement = fenced();
+  CHECK_FALSE(begin_join(options(0, replacement)).get().ok());
+  CHECK(replacement->is_over());
+  // Once: the next run of the same job begins.
+  auto first = begin_join(options(0, fenced()));
+  CHECK(begin_join(options(1, fenced())).get().ok());
+  CHECK(first.get().ok());
 }
 
 TEST_CASE("a node may end its process at the moment when nobody is left to be told of the end") {

@@ -56,6 +56,10 @@ bool leader_core::expects(const event::any& e) const {
 void leader_core::after(const event::listening& e) {
   listening_ = e.address;
   host_ = e.host;
+  if (common_.is_over()) {
+    common_.act(action::job_over{});
+    return begin_telling();
+  }
   phase_ = leader_phase::joining;
   report_missing_nodes();
   start_if_complete();
@@ -402,10 +406,14 @@ void leader_core::tell_end(peer& p) {
   p.at = stage::refused;
 }
 
-void leader_core::learn_end(peer& p) {
-  common_.end_job();
+void leader_core::begin_telling() {
   common_.begin_leaving();
   phase_ = leader_phase::leaving;
+}
+
+void leader_core::learn_end(peer& p) {
+  common_.end_job();
+  begin_telling();
   by_node_[p.node.value()] = nullptr;
   tell_end(p);
   for (auto* other : by_node_)
