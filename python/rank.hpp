@@ -64,6 +64,12 @@ class step_gate {
     step_ = step;
     changed_.notify_all();
   }
+  /// A run begins.
+  void reset() {
+    const std::lock_guard lock{mutex_};
+    is_closed_ = false;
+    step_.reset();
+  }
   void close() {
     const std::lock_guard lock{mutex_};
     is_closed_ = true;

@@ -168,14 +168,15 @@ class runtime {
     if (!o.order.is_none())
       orders_ = std::make_shared<python_orders>(std::move(o.order), job::effective_shape(j));
     gate_ = std::make_shared<step_gate>(actors::patience_of(j));
+    options.hooks.on_begin = [gate = gate_] { gate->reset(); };
     options.hooks.on_end = [gate = gate_] { gate->close(); };
     loop_ = std::make_shared<actors::training_loop>(j, std::move(options));
-    const python_framework framework{std::move(o.instructions), std::move(o.connect)};
+    auto framework =
+        std::make_shared<python_framework>(std::move(o.instructions), std::move(o.connect));
     check(without_gil([&] {
       auto setup = setup_for(j, std::move(o.make_rank), o.has_state, on_caller);
       if (!setup) return status{setup.failure()};
-      if (auto joined = loop_->join(framework); !joined) return joined;
-      return loop_->open(*std::move(setup), {}, trace_);
+      return loop_->open(std::move(framework), *std::move(setup), {}, trace_);
     }));
   }
   runtime(const runtime&) = delete;
@@ -216,6 +217,10 @@ class runtime {
   void check_open() {
     auto& loop = open();
     if (loop.is_over()) raise(loop.failure());
+  }
+  void recover() {
+    auto& loop = open();
+    check(without_gil([&] { return loop.recover(look); }));
   }
   void save() {
     auto& loop = open();
@@ -281,6 +286,9 @@ class runtime {
       setup.rule.make_policy = [orders = orders_](stage_id stage) {
         return with_gil([&] { return orders->make_policy(stage); });
       };
+    if (!has_state && j.recovery.max_restarts > 0)
+      return job::blame(j, "recovery.max_restarts",
+                        "expected 0 with a schedule, whose state the program holds itself");
     if (has_state) {
       setup.checkpoint = actors::checkpoint_setup_of(j, actors::identity_without_model(j));
       setup.names_parameters = true;
@@ -375,6 +383,7 @@ PYBIND11_MODULE(_runtime, m) {
       .def_property_readonly("steps", &runtime::steps)
       .def_property_readonly("leads", &runtime::leads)
       .def("check_open", &runtime::check_open)
+      .def("recover", &runtime::recover)
       .def("save", &runtime::save)
       .def("metrics", &runtime::metrics)
       .def("report", &runtime::report, py::arg("why"))

@@ -76,7 +76,11 @@ int train(const rrfp::job::job& job) {
 
   while (pipeline.steps() < job.train.steps) {
     const auto step = pipeline.step(batch_of(pipeline.steps()));
-    if (!step) return fail(step.failure());
+    if (!step) {
+      const bool is_loss = step.failure().kind == rrfp::error_kind::node_lost;
+      if (is_loss && pipeline.recover()) continue;  // goes on after pipeline.steps()
+      return fail(step.failure());
+    }
     if (pipeline.leads()) std::printf("step %" PRIu64 " loss %.17g\n", step->step, step->loss);
   }
   const auto held_out = pipeline.eval(batch_of(1u << 20), {.return_outputs = true});

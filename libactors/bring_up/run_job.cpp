@@ -20,23 +20,47 @@ constexpr std::chrono::minutes outputs_limit{10};
 /// Between two attempts to join.
 constexpr std::chrono::milliseconds pause{100};
 
-/// This process as a member of a job.
-class job_member {
+}  // namespace
+
+class job_member::impl {
  public:
-  job_member(job_on_nodes j, job_program& program) : job_(std::move(j)), program_(program) {
+  impl(job_on_nodes j, job_program& program) : job_(std::move(j)), program_(program) {
+    RRFP_CHECK(!job_.runs.empty() && (!job_.place || job_.framework != nullptr),
+               "a job has runs, and joins with a framework");
     if (job_.place && recovery().max_restarts > 0)
       standing_ = std::make_shared<process_standing>(job_.is_fenced);
   }
 
-  job_outcome run() {
-    if (job_.place) {
-      while (take_part() == aftermath::joins_again) {
-      }
-    } else {
-      go_on({});
+  bool begin() {
+    while (!has_ended_) {
+      const bool joins = job_.place && members_ == nullptr;
+      if (joins && !take_place()) break;
+      if (auto begun = begin_next(joins); !begun)
+        leave_or_join_again(end_without_run(begun.failure()));
+      else if (session_ != nullptr)
+        return true;
+      else
+        leave_or_join_again(aftermath::over);
     }
-    return outcome_;
+    return false;
   }
+
+  aftermath end(const run_result& r) {
+    auto next = aftermath_of(r, &*begun_);
+    const auto number = start_.number;
+    drop_run();
+    if (next == aftermath::over && r.how == ending::done) {
+      finish_run(to_record(r.summary));
+      auto& run = job_.runs[number];
+      run = {run.options, {}, {}};  // frees data and model
+      if (card_.finished.size() < job_.runs.size()) return next;
+    }
+    return leave_or_join_again(next);
+  }
+
+  const begun_run& run() const { return *begun_; }
+  actors::session& session() const { return *session_; }
+  const job_outcome& outcome() const { return outcome_; }
 
  private:
   const job::recovery_options& recovery() const { return job_.runs.front().options.recovery; }
@@ -44,22 +68,35 @@ class job_member {
   bool is_lost() const { return standing_ && standing_->is_lost(); }
   bool is_over() const { return standing_ && standing_->is_over(); }
 
-  /// From joining the others to the end of the job, or to a loss.
-  aftermath take_part() {
+  /// Joins the others. False: the job has ended for this process.
+  bool take_place() {
     outcome_ = {};
     std::stop_source stop;
     program_.on_joining([stop]() mutable { stop.request_stop(); }, handed_over_);
-    const auto members = join(stop.get_token());
+    auto members = join(stop.get_token());
     const bool is_interrupted = !program_.has_joined(members.ok());
     if (is_interrupted || !members) {
       end_of_joining(members, is_interrupted);
-      return aftermath::over;
+      has_ended_ = true;
+      return false;
     }
-    const job_node node{members->get()};
-    auto next = go_on(node);
-    if (next == aftermath::over && outcome_.how == ending::done) next = finish(node);
-    // All nodes have agreed on every other end, and know which node leaves.
-    if ((outcome_.how != ending::node_lost || handed_over_) && !is_over()) (*members)->leave();
+    members_ = *std::move(members);
+    node_ = {members_.get()};
+    return true;
+  }
+
+  /// The run of this membership is over.
+  aftermath leave_or_join_again(aftermath next) {
+    if (next == aftermath::over && node_.leads() && !std::exchange(written_, true))
+      outcome_.how = program_.write_outputs(outcome_.how);
+    if (members_ != nullptr) {
+      if (next == aftermath::over && outcome_.how == ending::done) next = finish();
+      // All nodes have agreed on every other end, and know which node leaves.
+      if ((outcome_.how != ending::node_lost || handed_over_) && !is_over()) members_->leave();
+      node_ = {};
+      members_.reset();
+    }
+    has_ended_ = next != aftermath::joins_again;
     return next;
   }
 
@@ -102,40 +139,30 @@ class job_member {
     }
   }
 
-  /// Trains the runs that are left, or until the loss of a node.
-  aftermath go_on(job_node node) {
-    auto next = aftermath::over;
-    for (bool joined = true; joined || card_.finished.size() < job_.runs.size(); joined = false) {
-      auto start = agree(node);
-      if (!start) {
-        next = end(start.failure(), node);
-        break;
-      }
-      node.start = start->start;
-      if (joined && node.members != nullptr) program_.on_agreed(node, start->from);
-      take_over(start->from, node);
-      if (start->number == job_.runs.size()) break;
-      next = train(*std::move(start), node);
-      if (next != aftermath::over || outcome_.how != ending::done) break;
-    }
-    if (next == aftermath::over && node.leads() && !std::exchange(written_, true))
-      outcome_.how = program_.write_outputs(outcome_.how);
-    return next;
+  /// Agrees on the next run and opens its session; there is none if all runs are over.
+  status begin_next(bool has_joined) {
+    auto start = agree();
+    if (!start) return start.failure();
+    start_ = *std::move(start);
+    node_.start = start_.start;
+    if (has_joined) program_.on_agreed(node_, start_.from);
+    take_over(start_.from);
+    return start_.number == job_.runs.size() ? success() : open();
   }
 
-  result<run_start> agree(const job_node& node) {
+  result<run_start> agree() {
     card_.held = copies_->held();
     card_.record = copies_->record();
     if (lost_at_) card_.held_s = seconds{clock::now() - *lost_at_}.count();
-    return agree_on_start(node.members, job_.runs, card_);
+    return agree_on_start(node_.members, job_.runs, card_);
   }
 
   /// What other nodes have finished while this one was lost.
-  void take_over(const recovery_point& from, const job_node& node) {
+  void take_over(const recovery_point& from) {
     for (auto n = card_.finished.size(); n < from.finished.size(); ++n) {
       run_summary done;
       if (auto summary = summary_of(from.finished[n])) done = *std::move(summary);
-      program_.take_over(n, done, node);
+      program_.take_over(n, done, node_);
       finish_run(from.finished[n]);
     }
     if (!from.has_copies()) copies_->clear();
@@ -149,22 +176,19 @@ class job_member {
     copies_->clear();
   }
 
-  aftermath train(run_start start, const job_node& node) {
-    auto& run = job_.runs[start.number];
-    const auto& from = start.from;
-    auto& setup = start.setup;
+  status open() {
+    const auto& run = job_.runs[start_.number];
+    const auto& from = start_.from;
+    auto& setup = start_.setup;
     if (may_recover() || !from.lost.empty())
       setup.recovery = recovery_setup{recovery().every, copies_, from};
     note_begin(from, setup.first_step());
-    const begun_run begun{run, node, start, recoveries_, card_.totals, may_recover()};
-    auto session = open(begun, setup);
-    if (!session) return end(session.failure(), node);
-    const auto result = program_.train(begun, **session);
-    const auto next = end(result, node, &begun);
-    if (next != aftermath::over || result.how != ending::done) return next;
-    finish_run(to_record(result.summary));
-    run = {run.options, {}, {}};  // frees data and model
-    return next;
+    begun_.emplace(
+        begun_run{run, node_, start_, recoveries_, card_.totals, may_recover()});
+    auto opened = open_session(setup);
+    if (!opened) return opened.failure();
+    session_ = *std::move(opened);
+    return success();
   }
 
   /// Adds up what a loss has cost; `first`: the steps that are complete, where the run goes on.
@@ -179,30 +203,39 @@ class job_member {
     card_.began_after = from.began_after.value_or(first);
   }
 
-  result<std::unique_ptr<session>> open(const begun_run& begun, session_setup setup) {
-    setup.name = begun.run.options.name;
+  result<std::unique_ptr<actors::session>> open_session(session_setup setup) {
+    setup.name = begun_->run.options.name;
     setup.losses = card_.totals;
-    if (auto ready = program_.prepare(begun, setup); !ready && setup.ready) setup.ready = ready;
+    if (auto ready = program_.prepare(*begun_, setup); !ready && setup.ready) setup.ready = ready;
     setup.on_step = [this, own = std::move(setup.on_step)](const step_summary& s) {
       if (s.purpose == compute::step_purpose::training) card_.steps = s.step;
       if (own) own(s);
     };
-    return open_session(begun.run.options, std::move(setup), begun.node,
-                        static_cast<std::uint32_t>(begun.start.number));
+    return actors::open_session(begun_->run.options, std::move(setup), node_,
+                                static_cast<std::uint32_t>(start_.number));
   }
 
-  aftermath end(const error& why, const job_node& node) {
+  /// The next run may need what it holds: the folder of its checkpoints.
+  void drop_run() {
+    begun_.reset();
+    session_.reset();
+    start_ = {};
+  }
+
+  /// Of a run that could not begin.
+  aftermath end_without_run(const error& why) {
+    drop_run();
     run_result ended;
     ended.how = end_of(why.kind);
     ended.message = why.message;
-    return end(ended, node, nullptr);
+    return aftermath_of(ended, nullptr);
   }
 
-  aftermath end(const run_result& r, const job_node& node, const begun_run* run) {
+  aftermath aftermath_of(const run_result& r, const begun_run* run) {
     outcome_.how = r.how;
     outcome_.message = r.message;
     handed_over_ = r.drained.has_value();
-    const auto next = after(r, node);
+    const auto next = after(r);
     outcome_.has_left = next == aftermath::leaves;
     if (next == aftermath::joins_again) {
       if (card_.lost.empty()) lost_at_ = clock::now();
@@ -210,29 +243,30 @@ class job_member {
       ++card_.totals.restarts;
     }
     if (next == aftermath::fenced) outcome_.how = ending::node_lost;
-    program_.on_run_end({r, next, node, run, card_.steps, card_.totals});
+    program_.on_run_end({r, next, node_, run, card_.steps, card_.totals});
     return next;
   }
 
-  aftermath after(const run_result& r, const job_node& node) const {
-    if (r.drained && r.drained == node.members->node()) return aftermath::leaves;
+  aftermath after(const run_result& r) const {
+    if (r.drained && r.drained == members_->node()) return aftermath::leaves;
     if (is_lost()) return aftermath::fenced;
-    const bool is_loss = r.how == ending::node_lost && node.members != nullptr;
+    const bool is_loss = r.how == ending::node_lost && members_ != nullptr;
     return is_loss && may_recover() ? aftermath::joins_again : aftermath::over;
   }
 
   /// Node 0 writes the outputs of the job. If it is lost before that, all nodes must restart. The
   /// job is over once all have agreed that they are written. For recovery.hold_s, replacements of
   /// nodes that are lost later are told that it is over.
-  aftermath finish(const job_node& node) {
-    auto& members = *node.members;
+  aftermath finish() {
+    if (!standing_ && !job_.has_outputs) return aftermath::over;
+    auto& members = *members_;
     program_.on_finishing([&members] { members.interrupt(); });
     const auto agreed =
         standing_ ? members.finish(outputs_limit) : agree_on(members, success(), outputs_limit);
     const bool is_told = agreed && standing_;
     const auto lost = members.loss();
     auto next = aftermath::over;
-    if (lost && !is_told) next = end(error{lost->why, error_kind::node_lost}, node);
+    if (lost && !is_told) next = end_without_run({lost->why, error_kind::node_lost});
     if (is_told)
       members.leave(std::chrono::milliseconds{static_cast<std::int64_t>(recovery().hold_s * 1e3)},
                     [this] { program_.at_the_end(outcome_); });
@@ -244,6 +278,12 @@ class job_member {
   job_program& program_;
   /// Null: a node that was declared lost joins again.
   std::shared_ptr<process_standing> standing_;
+  std::unique_ptr<membership> members_;  ///< null: this process has not joined, or is the only one
+  job_node node_;
+  run_start start_;
+  std::optional<begun_run> begun_;
+  std::unique_ptr<actors::session> session_;  ///< of the run that has begun
+  bool has_ended_ = false;                    ///< the job, for this process
   job_outcome outcome_;
   bool handed_over_ = false;
   bool written_ = false;  ///< the outputs
@@ -254,12 +294,19 @@ class job_member {
   std::vector<recovery_record> recoveries_;  ///< of the current run
 };
 
-}  // namespace
+job_member::job_member(job_on_nodes j, job_program& program)
+    : impl_(std::make_unique<impl>(std::move(j), program)) {}
+job_member::~job_member() = default;
+bool job_member::begin() { return impl_->begin(); }
+const begun_run& job_member::run() const { return impl_->run(); }
+session& job_member::session() const { return impl_->session(); }
+aftermath job_member::end(const run_result& r) { return impl_->end(r); }
+const job_outcome& job_member::outcome() const { return impl_->outcome(); }
 
 job_outcome run_job(job_on_nodes j, job_program& program) {
-  RRFP_CHECK(!j.runs.empty() && (!j.place || j.framework != nullptr),
-             "a job has runs, and joins with a framework");
-  return job_member{std::move(j), program}.run();
+  job_member member{std::move(j), program};
+  while (member.begin()) member.end(program.train(member.run(), member.session()));
+  return member.outcome();
 }
 
 }  // namespace rrfp::actors

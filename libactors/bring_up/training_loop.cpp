@@ -42,80 +42,161 @@ std::chrono::milliseconds patience_of(const job::job& j) {
   return std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1e3)};
 }
 
-status training_loop::join(const framework& framework) {
+/// What the loop adds to the job of its process.
+class training_loop::program final : public job_program {
+ public:
+  explicit program(training_loop& loop) : loop_(loop) {}
+
+  std::function<void()> look;  ///< may be empty; what it throws ends the wait for other processes
+
+  join_hooks hooks_of_join() override {
+    join_hooks hooks;
+    hooks.version = loop_.options_.version;
+    hooks.description = loop_.places_->describe(loop_.node_);
+    hooks.on_refused = print_to_stderr;
+    return hooks;
+  }
+  void on_waiting(const std::string&) override {
+    if (look) look();
+  }
+  status prepare(const begun_run& begun, session_setup& setup) override {
+    if (!loop_.has_trained_ || setup.resume || begun.start.from.has_copies()) return success();
+    return error{
+        "no process holds the state of the parts that were lost, and there is no checkpoint: expected all processes "
+        "to be started again",
+        error_kind::failed};
+  }
+
+ private:
+  training_loop& loop_;
+};
+
+status training_loop::open(std::shared_ptr<const framework> framework, session_setup setup,
+                           std::function<status(membership*)> check,
+                           std::shared_ptr<const void> kept) {
   auto place =
       options_.place
           ? result<launch_place>{*options_.place}
           : resolve_launch({}, [](const char* name) -> const char* { return std::getenv(name); });
   if (!place) return place.failure();
-  if (place->nodes == 1) return success();
-  auto places = plan::node_places::make(job_, place->nodes);
-  if (!places) return places.failure();
-  places_ = *std::move(places);
-  join_hooks hooks;
-  hooks.version = options_.version;
-  hooks.description = places_->describe(place->node);
-  hooks.on_refused = print_to_stderr;
-  auto joined = join_job(job_, *place, framework, std::move(hooks));
-  if (!joined) return joined.failure();
-  members_ = *std::move(joined);
-  return success();
-}
-
-status training_loop::open(session_setup setup, const std::function<status(membership*)>& check,
-                           std::shared_ptr<const void> kept) {
-  setup.name = job_.name;
+  const bool is_alone = place->nodes == 1;
+  if (!is_alone) {
+    auto places = plan::node_places::make(job_, place->nodes);
+    if (!places) return places.failure();
+    places_ = *std::move(places);
+    node_ = place->node;
+  }
+  framework_ = std::move(framework);
+  check_ = std::move(check);
+  kept_ = kept;
   setup.on_request = true;
   setup.board = &board_;
   setup.caller = caller_;
   set_hooks(setup);
-  if (auto chosen = choose_resume(setup); !chosen) return chosen;
-  auto opened = open_session(job_, std::move(setup), {members_.get(), start_});
-  if (!opened) return opened.failure();
-  if (check)
-    if (auto good = check(members_.get()); !good) return good;
-  if (auto all = exchange_lines(); !all) return all;
-  session_ = std::move(*opened);
+  // The program decides the number of steps.
+  auto endless = job_;
+  endless.train.steps = std::numeric_limits<std::uint64_t>::max();
+  job_on_nodes j;
+  j.job = job_;
+  j.framework = framework_.get();
+  j.runs.push_back({std::move(endless), nullptr, std::move(setup)});
+  if (!is_alone) j.place = *std::move(place);
+  j.has_outputs = false;
+  program_ = std::make_unique<program>(*this);
+  member_ = std::make_unique<job_member>(std::move(j), *program_);
   hooks_ = std::make_unique<hook_thread>();
-  runner_ = std::thread{[self = shared_from_this(), kept = std::move(kept)] { self->run(); }};
+  return begin();
+}
+
+status training_loop::recover(const std::function<void()>& look) {
+  {
+    const auto call = begin_call();
+    if (!call) return call.failure();
+  }
+  if (!runner_.joinable() || !is_over())
+    return error{"recover(): expected a run that has lost a process, got one that goes on"};
+  if (ended_.how != ending::node_lost || is_finished_) return failure();
+  if (!wait_for_rest())
+    return error{"recover(): a user function has not returned", error_kind::failed};
+  runner_.join();
+  if (end_session(ended_) != aftermath::joins_again) return failure();
+  program_->look = look;
+  return begin();
+}
+
+status training_loop::begin() {
+  if (!member_->begin()) {
+    const auto& end = member_->outcome();
+    return error{end.message, kind_of(end.how).value_or(error_kind::failed)};
+  }
+  const auto& begun = member_->run();
+  note_start(begun);
+  if (check_)
+    if (auto good = check_(begun.node.members); !good) return good;
+  if (auto all = exchange_lines(begun.node.members); !all) return all;
+  steps_ = begun.first_step();
+  evaluations_ = 0;
+  accumulates_ = false;
+  {
+    const std::lock_guard lock{mutex_};
+    summaries_.clear();
+    over_ = is_at_rest_ = false;
+    ended_ = {};
+    session_ = &member_->session();
+  }
+  if (options_.hooks.on_begin) options_.hooks.on_begin();
+  runner_ = std::thread{[self = shared_from_this(), kept = kept_.lock()] { self->run(); }};
   return success();
 }
 
-status training_loop::exchange_lines() {
+aftermath training_loop::end_session(const run_result& r) {
+  {
+    const std::lock_guard lock{mutex_};
+    session_ = nullptr;
+  }
+  return member_->end(r);
+}
+
+void training_loop::interrupt() {
+  const std::lock_guard lock{mutex_};
+  if (session_ != nullptr) session_->interrupt();
+}
+
+void training_loop::report(std::string why) {
+  const std::lock_guard lock{mutex_};
+  if (session_ != nullptr) session_->report(std::move(why));
+}
+
+void training_loop::note_start(const begun_run& begun) {
+  const auto note = options_.hooks.on_note;
+  for (const auto& line : begun.start.notes) note(line);
+  if (begun.goes_on()) {
+    const auto& r = begun.recoveries.back();
+    note(fmt::format("{}; goes on after step {}, {} steps repeated, {:.1f} s after the loss", r.lost,
+                     r.step, r.repeated_steps, r.held_s));
+  }
+  if (const auto& resume = begun.start.setup.resume)
+    note(fmt::format("resumes after step {} from {}", begun.first_step(), resume->folder));
+}
+
+status training_loop::exchange_lines(membership* members) {
   const auto& hooks = options_.hooks;
   if (!hooks.tell) return success();
   const auto mine = caught([&] { return result<std::string>{hooks.tell()}; });
-  if (members_ == nullptr) {
+  if (members == nullptr) {
     if (!mine) return mine.failure();
     hooks.hear(*mine);
     return success();
   }
   constexpr std::chrono::seconds limit{30};
   const auto all = agree(
-      *members_, mine,
+      *members, mine,
       [](const std::vector<std::string>& lines) -> result<std::vector<std::string>> {
         return std::vector<std::string>{fmt::format("{}", fmt::join(lines, "\n"))};
       },
       limit);
   if (!all) return all.failure();
   hooks.hear(*all);
-  return success();
-}
-
-status training_loop::choose_resume(session_setup& setup) {
-  // The program decides the number of steps.
-  auto endless = job_;
-  endless.train.steps = std::numeric_limits<std::uint64_t>::max();
-  auto begun = agree_on_start(members_.get(), std::vector<opened_run>{{endless, nullptr, setup}});
-  if (!begun) return begun.failure();
-  start_ = begun->start;
-  setup = std::move(begun->setup);
-  for (const auto& line : begun->notes) options_.hooks.on_note(line);
-  if (setup.resume) {
-    steps_ = setup.resume->contents.step;
-    options_.hooks.on_note(
-        fmt::format("resumes after step {} from {}", steps_, setup.resume->folder));
-  }
   return success();
 }
 
@@ -146,8 +227,8 @@ void training_loop::set_hooks(session_setup& setup) {
 void training_loop::close() {
   if (!runner_.joinable()) return;
   if (!is_over()) {
-    session_->interrupt();
-    session_->interrupt();
+    interrupt();
+    interrupt();
   }
   if (wait_for_rest()) return runner_.join();
   runner_.detach();
@@ -176,13 +257,15 @@ result<passed_step> training_loop::pass(step_purpose purpose,
     const std::lock_guard lock{mutex_};
     if (over_ && !summaries_.contains(step)) return failure();
   }
+  has_trained_ |= trains;
   if (feed) feed(id);
   if (caller_) caller_->want(id);
   if (leads() && !is_over()) {
+    auto& session = member_->session();
     switch (purpose) {
-      case step_purpose::training: session_->train(); break;
-      case step_purpose::accumulation: session_->accumulate(); break;
-      case step_purpose::evaluation: session_->evaluate(); break;
+      case step_purpose::training: session.train(); break;
+      case step_purpose::accumulation: session.accumulate(); break;
+      case step_purpose::evaluation: session.evaluate(); break;
     }
   }
   wait_until([&] { return over_ || summaries_.contains(step); }, look);
@@ -223,8 +306,8 @@ void training_loop::wait_until(const std::function<bool()>& is_done,
   try {
     wait(is_done, look);
   } catch (...) {
-    session_->interrupt();
-    session_->interrupt();
+    interrupt();
+    interrupt();
     wait([this] { return over_; }, {});
     throw;
   }
@@ -235,7 +318,7 @@ status training_loop::save() {
     return job::blame(job_, "checkpoint.dir", "save() expects a folder, got none");
   if (accumulates_) return error{"save(): expected a step that updates, got waiting gradients"};
   if (is_over()) return failure();
-  if (leads()) session_->save();
+  if (leads()) member_->session().save();
   return success();
 }
 
@@ -245,10 +328,14 @@ result<run_summary> training_loop::finish(const std::function<void()>& look) {
     if (!call) return call.failure();
   }
   if (std::exchange(is_finished_, true)) return failure();
-  if (leads() && !is_over()) session_->finish();
+  if (leads() && !is_over()) member_->session().finish();
   wait_until([&] { return over_; }, look);
   if (ended_.how != ending::done && !ended_.nothing_lost) return failure();
-  if (wait_for_rest() && members_) members_->leave();
+  if (wait_for_rest()) {
+    auto end = ended_;
+    end.how = ending::done;
+    end_session(end);
+  }
   report_failures();
   const std::lock_guard lock{mutex_};
   if (!ended_.summary.last_checkpoint_failed) return ended_.summary;
@@ -264,7 +351,8 @@ status training_loop::for_each_compute(std::function<status(compute::rank_comput
   };
   // Shared, because a rank that hangs may come later.
   const auto all = std::make_shared<outcome>();
-  const auto done = session_->for_each_rank(
+  if (is_over()) return failure();
+  const auto done = member_->session().for_each_rank(
       [all, work = std::move(work)](const rank_address& at, compute::rank_compute& c) {
         const auto one = work(c);
         const std::lock_guard lock{all->turn};
@@ -276,17 +364,16 @@ status training_loop::for_each_compute(std::function<status(compute::rank_comput
 }
 
 std::string training_loop::metrics_text() const {
-  return metrics::prometheus_text(members_ ? members_->node() : node_id{0}, options_.version,
+  return metrics::prometheus_text(node_, options_.version,
                                   board_.current().get(), metrics::steady_now());
 }
 
 bool training_loop::hosts(virtual_stage_id vs) const {
   if (!places_) return true;
-  const auto here = members_ ? members_->node() : node_id{0};
   const auto stage = job::effective_shape(job_).at(vs).stage;
   for (std::uint32_t d = 0; d < job_.pipeline.replicas; ++d)
     for (std::uint32_t r = 0; r < job_.pipeline.tp; ++r)
-      if (places_->node_of(replica_id{d}, stage, rank_id{r}) == here) return true;
+      if (places_->node_of(replica_id{d}, stage, rank_id{r}) == node_) return true;
   return false;
 }
 
@@ -319,7 +406,7 @@ void training_loop::note(const std::string& line) {
 
 void training_loop::run() {
   try {
-    end(session_->run());
+    end(member_->session().run());
   } catch (const std::exception& e) {
     run_result failed;
     failed.how = ending::failed;

@@ -31,6 +31,13 @@ std::vector<at::Tensor> fed_source::finish_step(step_id step) {
   return outputs;
 }
 
+void fed_source::open() {
+  const std::lock_guard lock{mutex_};
+  closed_ = false;
+  steps_.clear();
+  divisor_ = 0;
+}
+
 void fed_source::close() {
   const std::lock_guard lock{mutex_};
   closed_ = true;

@@ -37,14 +37,19 @@ status pipeline::impl::open() {
   // What one process alone can refuse, it refuses before it joins.
   auto setup = make_setup();
   if (!setup) return setup.failure();
-  if (auto joined = loop_->join(*actors::make_torch_framework()); !joined) return joined;
+  auto opened = loop_->open(
+      actors::make_torch_framework(), *std::move(setup),
+      [this](actors::membership* members) { return model_->compare_names(members); },
+      shared_from_this());
   const auto shape = job::effective_shape(job_);
   has_first_ = loop_->hosts(virtual_stage_id{0});
   has_last_ = loop_->hosts(virtual_stage_id{shape.virtual_stages() - 1});
-  return loop_->open(
-      *std::move(setup),
-      [this](actors::membership* members) { return model_->compare_names(members); },
-      shared_from_this());
+  return opened;
+}
+
+status pipeline::impl::recover() {
+  if (auto call = begin_call(); !call) return call.failure();
+  return loop_->recover();
 }
 
 result<actors::session_setup> pipeline::impl::make_setup() {

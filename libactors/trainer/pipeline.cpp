@@ -36,6 +36,7 @@ pipeline::impl::impl(job::job j, pipeline_options options)
                                            .on_checkpoint = options_.on_checkpoint,
                                            .on_report = options_.on_report,
                                            .on_note = options_.on_note,
+                                           .on_begin = [this] { data_->open(); },
                                            .on_end = [this] { data_->close(); }}});
   data_ = std::make_shared<fed_source>(actors::patience_of(job_));
   model_ = std::make_unique<model_parts>(options_, job_.train.seed, data_);
@@ -180,6 +181,7 @@ result<std::vector<compute::named_tensor>> pipeline::state_dict() {
 status pipeline::load_state_dict(std::vector<compute::named_tensor> state) {
   return caught([&] { return impl_->load_state_dict(std::move(state)); });
 }
+status pipeline::recover() { return impl_->recover(); }
 status pipeline::save() { return impl_->save(); }
 result<actors::run_summary> pipeline::finish() { return impl_->finish(); }
 void pipeline::interrupt() { impl_->loop().interrupt(); }

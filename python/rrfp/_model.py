@@ -42,6 +42,7 @@ class Model:
         self.modules = {}
         self.optimizers = []
         self.ranks = []
+        self._rank_at = {}  # by stage, rank and replica
         self.places = set()  # first microbatch and position of each part here
         self.local = {}  # tensors on devices between two parts here
         self.owners = {}  # of a name: the part that has it
@@ -67,7 +68,13 @@ class Model:
 
     def make_rank(self, stage, rank, replica, group):
         with self.kept:
-            return self._make_rank(stage, rank, replica, group and RankGroup(group))
+            made = self._rank_at.get((stage, rank, replica))
+            if made is None:
+                made = self._make_rank(stage, rank, replica, group and RankGroup(group))
+                self._rank_at[stage, rank, replica] = made
+            elif group is not None:  # a process was lost; the state of a step comes next
+                made.group.connect(group)
+            return made
 
     def _make_rank(self, stage, rank, replica, group):
         if group is not None and self.ranks:

@@ -8,7 +8,10 @@ class RankGroup:
     """The tensor-parallel ranks of a stage."""
 
     def __init__(self, group):
-        self._group = group
+        self.connect(group)
+
+    def connect(self, group):
+        """Also after the loss of a process, when the parts have kept this object."""
         self.rank = group.rank
         self.size = group.size
         self.max = group.max

@@ -259,6 +259,19 @@ class Pipeline:
             for rank in self._model.ranks:
                 rank.load_state(state)
 
+    def recover(self):
+        """Goes on after the loss of a process: when a call has raised an Error whose `kind` is "node_lost".
+
+        Needs settings["recovery.max_restarts"]. It waits until the lost process was started again, for
+        "recovery.hold_s" at most, and restores the newest step of which the state of all parts is held in the memory
+        of some process, or a checkpoint. Go on with the batch after `steps`; the result is that of a run without
+        losses. Raises an Error if nobody came, if the state is lost, or if this process was declared lost itself.
+        """
+        self._check_idle()
+        self._model.drop_gradients()
+        self._model.divisor = 0
+        self._call(self._pipeline.recover)
+
     def save(self):
         """Saves a checkpoint in the background, into settings["checkpoint.dir"]."""
         self._call(self._pipeline.save)

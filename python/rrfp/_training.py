@@ -24,7 +24,7 @@ class TrainingRank(Rank):
             )
         super().__init__(parts, model.kept, in_order)
         self._model = model
-        self._group = group
+        self.group = group
         self._device = device
         self._scale = LossScale(model.job)
         self._find_parameters()
@@ -41,9 +41,9 @@ class TrainingRank(Rank):
             for index, (name, value) in enumerate(part.module.named_parameters()):
                 name = part.name_of(name)
                 side = _none if name != part.tied else _owner if part.is_first else _copy
-                if self._group is not None and value.dim() == 0:
+                if self.group is not None and value.dim() == 0:
                     raise ValueError("pipeline.tp: expected parameters with a dimension, got a scalar")
-                at = (part.index, index, 0 if self._group is None else self._group.rank)
+                at = (part.index, index, 0 if self.group is None else self.group.rank)
                 self._parameters.append((value, name, side, at))
 
     # ---- a step
@@ -73,11 +73,11 @@ class TrainingRank(Rank):
 
     def run(self, kind, mb, chunk, first, count, message):
         result = super().run(kind, mb, chunk, first, count, message)
-        if self._group is not None and self.trains and count:
+        if self.group is not None and self.trains and count:
             self._folded[chunk] += count
             if self._folded[chunk] == self._model.n_microbatches:
                 # A parameter that is cut over the ranks is one parameter.
-                self._agree(self._group, [p for p in self.parts[chunk].module.parameters() if p.requires_grad])
+                self._agree(self.group, [p for p in self.parts[chunk].module.parameters() if p.requires_grad])
         return result
 
     def losses(self):
@@ -255,10 +255,10 @@ class TrainingRank(Rank):
 
     def _cut(self, p):
         """The part of this rank: ranks have equal pieces along the first dimension, as far as the runtime knows."""
-        if self._group is None or self._group.size == 1:
+        if self.group is None or self.group.size == 1:
             return None
         rows = p.shape[0]
-        return [rows * self._group.size, *p.shape[1:]], 0, 1, rows * self._group.rank, rows
+        return [rows * self.group.size, *p.shape[1:]], 0, 1, rows * self.group.rank, rows
 
 
 class LossScale:

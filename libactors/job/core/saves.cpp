@@ -77,7 +77,8 @@ job_phase job_core::end_save(std::string failure, bool overdue) {
 // ---- copies for recovery
 
 void job_core::copy_state_if_due() {
-  if (!options_.copies || copies_) return;
+  // The state has no gradients that wait for their update.
+  if (!options_.copies || copies_ || accumulates_) return;
   const bool was_restored = steps_ == 0;
   if (was_restored || steps_done() % options_.copies->every == 0) copy_state();
 }

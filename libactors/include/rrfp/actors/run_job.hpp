@@ -136,9 +136,41 @@ struct job_on_nodes {
   /// A process that was declared lost ends, because another one may have its place. False: whoever
   /// starts processes starts none while an earlier one lives.
   bool is_fenced = true;
+  /// Node 0 writes outputs at the end, for which the others wait.
+  bool has_outputs = true;
 };
 
 /// Blocks until the job has ended for this process.
 job_outcome run_job(job_on_nodes j, job_program& program);
+
+/// What run_job() does, step by step, for a program whose own loop asks for the steps of a run:
+///
+///   job_member member{{job, runs, place, &framework}, program};
+///   while (member.begin()) member.end(member.session().run());
+///
+/// One thread at a time may call it.
+class job_member {
+ public:
+  /// `program` must outlive it.
+  job_member(job_on_nodes j, job_program& program);
+  /// The other nodes report this one as lost if the job has not ended.
+  ~job_member();
+  job_member(const job_member&) = delete;
+  job_member& operator=(const job_member&) = delete;
+
+  /// Joins the other nodes, unless this process is joined, agrees with them on the next run, and
+  /// opens its session. False: the job has ended for this process, as outcome() says.
+  bool begin();
+  /// Of the run that has begun, until end().
+  const begun_run& run() const;
+  actors::session& session() const;
+  /// The session has run. It is destroyed.
+  aftermath end(const run_result& r);
+  const job_outcome& outcome() const;
+
+ private:
+  class impl;
+  std::unique_ptr<impl> impl_;
+};
 
 }  // namespace rrfp::actors

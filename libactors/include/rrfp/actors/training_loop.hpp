@@ -1,9 +1,10 @@
 /// A session whose steps a program asks for, alone or with the other processes of the job. It knows
 /// no framework: rrfp::pipeline (libtorch) and the Python package are made of it.
 ///
-///   auto loop = std::make_shared<training_loop>(job, hooks);
-///   loop->open(setup, framework);            // joins the others, opens the session
+///   auto loop = std::make_shared<training_loop>(job, options);
+///   loop->open(framework, setup);            // joins the others, opens the session
 ///   loop->pass(step_purpose::training, {});  // one step, begun by the leading process
+///   loop->recover();                         // after the loss of a process: joins again
 ///   loop->finish();
 #pragma once
 
@@ -22,9 +23,8 @@
 
 #include <rrfp/actors/checkpointing.hpp>
 #include <rrfp/actors/framework.hpp>
-#include <rrfp/actors/job_start.hpp>
 #include <rrfp/actors/launch_environment.hpp>
-#include <rrfp/actors/membership.hpp>
+#include <rrfp/actors/run_job.hpp>
 #include <rrfp/actors/session.hpp>
 #include <rrfp/base/result.hpp>
 #include <rrfp/job/job.hpp>
@@ -47,10 +47,11 @@ struct loop_hooks {
   /// Called with one line for each note to the user, on the thread that calls the loop. Empty:
   /// stderr.
   std::function<void(const std::string&)> on_note;
-  /// Called once when the run has ended, before calls return its error.
+  /// Called when a run begins, and when it has ended, before calls return its error.
+  std::function<void()> on_begin;
   std::function<void()> on_end;
   /// A line that each process tells all once its parts are made, and what receives the lines of all
-  /// processes; set both on all processes, or none. open() calls them.
+  /// processes; set both on all processes, or none. open() and recover() call them.
   std::function<std::string()> tell = {};
   std::function<void(const std::string& lines)> hear = {};
 };
@@ -87,13 +88,18 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   training_loop& operator=(const training_loop&) = delete;
   ~training_loop();
 
-  /// Finds the place of this process and joins the others; with one process, nothing.
-  status join(const framework& framework);
-  /// Opens the session and resumes from a checkpoint as [checkpoint] says. The hooks of `setup`
-  /// that serve the loop are set here. `check`: called on every process once its ranks are made.
-  /// `kept` lives until the run has ended.
-  status open(session_setup setup, const std::function<status(membership*)>& check = {},
+  /// Finds the place of this process, joins the others unless it is alone, opens the session and
+  /// resumes from a checkpoint as [checkpoint] says. The hooks of `setup` that serve the loop are
+  /// set here. `check`: called on every process once its ranks are made. `kept` lives until the run
+  /// has ended.
+  status open(std::shared_ptr<const framework> framework, session_setup setup,
+              std::function<status(membership*)> check = {},
               std::shared_ptr<const void> kept = nullptr);
+  /// After pass() has returned error_kind::node_lost, if recovery.max_restarts allows it: joins the
+  /// others and the replacement again, makes the ranks anew, and goes on after the newest step of
+  /// which the state of all ranks is held, or from a checkpoint. steps() says which one. `look`: as
+  /// in pass(), called about once a second. Error: no other node came, or the state is lost.
+  status recover(const std::function<void()>& look = {});
   /// Ends the run. A thread that cannot be ended keeps the loop alive.
   void close();
 
@@ -108,13 +114,13 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   status for_each_compute(std::function<status(compute::rank_compute&)> work);
   status save();
   result<run_summary> finish(const std::function<void()>& look = {});
-  void interrupt() { session_->interrupt(); }
-  void report(std::string why) { session_->report(std::move(why)); }
+  void interrupt();
+  void report(std::string why);
   std::string metrics_text() const;
 
   const job::job& config() const { return job_; }
   std::uint64_t steps() const { return steps_; }
-  bool leads() const { return members_ == nullptr || members_->node() == node_id{0}; }
+  bool leads() const { return node_ == node_id{0}; }
   /// Whether this process has the virtual stage, of any replica.
   bool hosts(virtual_stage_id vs) const;
   bool is_over();
@@ -123,9 +129,15 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   void note(const std::string& line);
 
  private:
+  class program;
+
+  /// Joins the others, and begins the run on a thread of its own.
+  status begin();
+  /// The session has ended; the job with it, or it goes on.
+  aftermath end_session(const run_result& r);
   /// Tells the other processes the line of the hooks.
-  status exchange_lines();
-  status choose_resume(session_setup& setup);
+  status exchange_lines(membership* members);
+  void note_start(const begun_run& begun);
   void set_hooks(session_setup& setup);
   /// Computes meanwhile, if this thread does. `is_done` is called with mutex_ locked, `look`
   /// without.
@@ -145,14 +157,18 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   const job::job job_;
   loop_options options_;
   const std::shared_ptr<caller_queue> caller_;  ///< null: ranks have threads of their own
-  std::optional<plan::node_places> places_;
-  std::unique_ptr<membership> members_;
-  job_start start_;
+  std::optional<plan::node_places> places_;  ///< of several processes
+  node_id node_;
   metrics::board board_;
-  std::unique_ptr<session> session_;
+  std::shared_ptr<const framework> framework_;
+  std::function<status(membership*)> check_;
+  std::weak_ptr<const void> kept_;
+  std::unique_ptr<program> program_;
+  std::unique_ptr<job_member> member_;
   std::thread runner_;
   std::uint64_t steps_ = 0;
   std::uint64_t evaluations_ = 0;
+  bool has_trained_ = false;
   bool accumulates_ = false;  ///< gradients wait for their update
   bool is_finished_ = false;
 
@@ -160,6 +176,7 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
 
   std::mutex mutex_;
   std::condition_variable changed_;
+  session* session_ = nullptr;  ///< of the run
   std::map<pass_name, step_summary> summaries_;
   bool over_ = false;
   run_result ended_;                ///< once over_
