@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include <fmt/format.h>
@@ -37,8 +38,12 @@ class work {
 
   status run(std::size_t threads) {
     std::vector<std::thread> all;
-    for (std::size_t i = 0; i < std::min(threads, missing_.size()); ++i)
-      all.emplace_back([this] { run_some(); });
+    try {
+      while (all.size() < std::min(threads, missing_.size()))
+        all.emplace_back([this] { run_some(); });
+    } catch (const std::system_error&) {
+      if (all.empty()) throw;  // fewer do, too
+    }
     for (auto& thread : all) thread.join();
     progress_.finish();
     if (failed_) return error{*failed_};

@@ -36,29 +36,26 @@ std::string table_of(const simulate::report& r, const plan::dispatch_plan& dispa
       std::max_element(r.stages.begin(), r.stages.end(),
                        [](const auto& a, const auto& b) { return a.busy < b.busy; });
   auto text = fmt::format(
-      "{} {}: makespan {:.3f} ms, lower bound {:.3f} ms ({:.1f} % above), bubble {:.1f} %, "
-      "busiest stage {}, {} events\n",
+      "{} {}: makespan {:.3f} ms, bubble {:.1f} %, busiest stage {}\n"
+      "  lower bound {:.3f} ms ({:.1f} % above), {} events; in ms, idle for an input, the order, "
+      "memory\n",
       name(dispatch.rule.mode), dispatch.policies->name(), milliseconds(r.makespan),
-      milliseconds(r.lower_bound),
+      r.bubble_fraction * 100, busiest - r.stages.begin(), milliseconds(r.lower_bound),
       (static_cast<double>(r.makespan) /
            static_cast<double>(std::max<std::int64_t>(r.lower_bound, 1)) -
        1) *
           100,
-      r.bubble_fraction * 100, busiest - r.stages.begin(), r.events);
-  text +=
-      fmt::format("{:>5}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}  {:>10}  {:>10}  {:>10}  {:>12}\n",
-                  "stage", "busy ms", "idle ms", "for input", "for order", "for memory", "head ms",
-                  "tail ms", "peak slots", "peak bytes");
+      r.events);
+  text += fmt::format("{:>5}{:>9}{:>9}{:>9}{:>9}{:>9}{:>8}{:>8}{:>6}{:>8}\n", "stage", "busy",
+                      "idle", "input", "order", "memory", "head", "tail", "slots", "MiB");
   for (std::size_t s = 0; s < r.stages.size(); ++s) {
     const auto& stage = r.stages[s];
     text += fmt::format(
-        "{:>5}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>10.3f}  {:>10.3f}  "
-        "{:>10}  "
-        "{:>12}\n",
-        s, milliseconds(stage.busy), milliseconds(stage.idle), idle_ms(stage, wait_cause::input),
+        "{:>5}{:>9.1f}{:>9.1f}{:>9.1f}{:>9.1f}{:>9.1f}{:>8.1f}{:>8.1f}{:>6}{:>8.1f}\n", s,
+        milliseconds(stage.busy), milliseconds(stage.idle), idle_ms(stage, wait_cause::input),
         idle_ms(stage, wait_cause::in_order), idle_ms(stage, wait_cause::memory),
         milliseconds(stage.head), milliseconds(stage.tail), stage.memory.slots_peak,
-        stage.memory.bytes_peak);
+        mebibytes(stage.memory.bytes_peak));
   }
   return text + ranks_table_of(r);
 }

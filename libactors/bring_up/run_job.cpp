@@ -183,8 +183,7 @@ class job_member::impl {
     if (may_recover() || !from.lost.empty())
       setup.recovery = recovery_setup{recovery().every, copies_, from};
     note_begin(from, setup.first_step());
-    begun_.emplace(
-        begun_run{run, node_, start_, recoveries_, card_.totals, may_recover()});
+    begun_.emplace(begun_run{run, node_, start_, recoveries_, card_.totals, may_recover()});
     auto opened = open_session(setup);
     if (!opened) return opened.failure();
     session_ = *std::move(opened);

@@ -62,7 +62,8 @@ class training_loop::program final : public job_program {
   status prepare(const begun_run& begun, session_setup& setup) override {
     if (!loop_.has_trained_ || setup.resume || begun.start.from.has_copies()) return success();
     return error{
-        "no process holds the state of the parts that were lost, and there is no checkpoint: expected all processes "
+        "no process holds the state of the parts that were lost, and there is no checkpoint: "
+        "expected all processes "
         "to be started again",
         error_kind::failed};
   }
@@ -79,6 +80,7 @@ status training_loop::open(std::shared_ptr<const framework> framework, session_s
           ? result<launch_place>{*options_.place}
           : resolve_launch({}, [](const char* name) -> const char* { return std::getenv(name); });
   if (!place) return place.failure();
+  if (auto enough = check_threads(job_, place->nodes); !enough) return enough;
   const bool is_alone = place->nodes == 1;
   if (!is_alone) {
     auto places = plan::node_places::make(job_, place->nodes);
@@ -127,7 +129,8 @@ status training_loop::recover(const std::function<void()>& look) {
 status training_loop::begin() {
   if (!member_->begin()) {
     const auto& end = member_->outcome();
-    return error{end.message, kind_of(end.how).value_or(error_kind::failed)};
+    return error{end.is_late ? "the job was over before this process had joined" : end.message,
+                 kind_of(end.how).value_or(error_kind::failed)};
   }
   const auto& begun = member_->run();
   note_start(begun);
@@ -172,8 +175,8 @@ void training_loop::note_start(const begun_run& begun) {
   for (const auto& line : begun.start.notes) note(line);
   if (begun.goes_on()) {
     const auto& r = begun.recoveries.back();
-    note(fmt::format("{}; goes on after step {}, {} steps repeated, {:.1f} s after the loss", r.lost,
-                     r.step, r.repeated_steps, r.held_s));
+    note(fmt::format("{}; goes on after step {}, {} steps repeated, {:.1f} s after the loss",
+                     r.lost, r.step, r.repeated_steps, r.held_s));
   }
   if (const auto& resume = begun.start.setup.resume)
     note(fmt::format("resumes after step {} from {}", begun.first_step(), resume->folder));
@@ -364,8 +367,8 @@ status training_loop::for_each_compute(std::function<status(compute::rank_comput
 }
 
 std::string training_loop::metrics_text() const {
-  return metrics::prometheus_text(node_, options_.version,
-                                  board_.current().get(), metrics::steady_now());
+  return metrics::prometheus_text(node_, options_.version, board_.current().get(),
+                                  metrics::steady_now());
 }
 
 bool training_loop::hosts(virtual_stage_id vs) const {

@@ -14,8 +14,11 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 class Batch:
     """The arguments, the targets and the outputs of a step that is running, by microbatch."""
 
-    def __init__(self, args, kwargs, targets):
+    def __init__(self, args, kwargs, targets, check_rows_of_first=lambda rows: None, rows=None):
         self.args, self.kwargs, self.targets = args, kwargs, targets
+        self.rows = rows  # in all, of what was cut by rows
+        #: Refuses what was given here where the process of the first part has cut other rows.
+        self.check_rows_of_first = check_rows_of_first
         self.keeps_outputs = True
         self.outputs = {}
 
@@ -25,7 +28,13 @@ class Batch:
         named = {f"argument {i}": value for i, value in enumerate(args)}
         rows = check_rows(named, args_chunk_spec, n, None)
         named = {f"argument '{name}'": value for name, value in kwargs.items()}
-        check_target(target, n, check_rows(named, kwargs_chunk_spec, n, rows))
+
+        def check(first_rows):
+            known = check_rows(named, kwargs_chunk_spec, n, first_rows)
+            check_target(target, n, known)
+            return known
+
+        rows = check(rows)
         arg_mbs, kwarg_mbs, targets = [()] * n, [{}] * n, [None] * n
         if args or kwargs:
             try:
@@ -37,7 +46,7 @@ class Batch:
         if target is not None:
             (targets, _) = split_args_kwargs_into_chunks((target,), {}, n)
             targets = [t[0] for t in targets]
-        return Batch(arg_mbs, kwarg_mbs, targets)
+        return Batch(arg_mbs, kwarg_mbs, targets, check, rows)
 
     @staticmethod
     def of_microbatches(arg_mbs, kwarg_mbs, target_mbs, n):

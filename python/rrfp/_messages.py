@@ -38,19 +38,19 @@ _keys = itertools.count()  # of tensors that stay in this process
 _most_gaps = 16  # a copy with the strides of a tensor takes no more than so many times the memory of its elements
 
 
-def encode(value, local=None):
+def encode(value, local=None, note=None):
     """The capsule that travels, and the tensors of `value` in order. Raises TypeError for what cannot travel.
 
-    local: a dict in which a receiver in this process finds the tensors on devices.
+    local: a dict in which a receiver in this process finds the tensors on devices. note: a number for the receiver.
     """
-    if type(value) is torch.Tensor and value.requires_grad == torch.is_grad_enabled() and _travels_alone(value):
+    if note is None and type(value) is torch.Tensor and value.requires_grad == torch.is_grad_enabled() and _travels_alone(value):
         return to_dlpack(value.detach()), [value]
     structure, leaves = _flattened(value)
-    return _packed(structure, leaves, local), tensors_of(leaves)
+    return _packed(structure, leaves, local, note), tensors_of(leaves)
 
 
 def decode(capsule, device=None, mesh_of=None, local=None):
-    """What encode() was given, and its tensors: views of the message, those with a gradient as leaves.
+    """What encode() was given, its tensors (views of the message, those with a gradient as leaves), and the note.
 
     mesh_of(names): the device mesh of this process with those dimensions, for DTensors.
     """
@@ -59,9 +59,9 @@ def decode(capsule, device=None, mesh_of=None, local=None):
         value = _at_home(message, device)
         if torch.is_grad_enabled() and value.dtype.is_floating_point:
             value.requires_grad_(True)
-        return value, [value]
-    structure, leaves = _unpacked(message, device, mesh_of, local)
-    return _built(structure, leaves), tensors_of(leaves)
+        return value, [value], None
+    structure, leaves, note = _unpacked(message, device, mesh_of, local)
+    return _built(structure, leaves), tensors_of(leaves), note
 
 
 def encode_gradients(gradients, local=None):
@@ -146,7 +146,7 @@ def _named(name):
 # ---- leaves
 
 
-def _packed(structure, leaves, local):
+def _packed(structure, leaves, local, note=None):
     texts, parts, places = [], [], {}
     at = 0
     for leaf in leaves:
@@ -166,7 +166,7 @@ def _packed(structure, leaves, local):
         texts.append(text)
         parts.append((at, data))
         at = _aligned(at + data.numel() * data.element_size())
-    head = json.dumps([structure, texts]).encode()
+    head = json.dumps([structure, texts, note]).encode()
     begin = _aligned(8 + len(head))
     packed = torch.empty(begin + at, dtype=torch.uint8)
     prefix = bytearray(len(head).to_bytes(8, "little") + head)
@@ -179,7 +179,7 @@ def _packed(structure, leaves, local):
 
 def _unpacked(message, device, mesh_of, local):
     length = int.from_bytes(message[:8].numpy().tobytes(), "little")
-    structure, texts = json.loads(message[8 : 8 + length].numpy().tobytes())
+    structure, texts, note = json.loads(message[8 : 8 + length].numpy().tobytes())
     begin = at = _aligned(8 + length)
     leaves = []
     for text in texts:
@@ -200,7 +200,7 @@ def _unpacked(message, device, mesh_of, local):
         if "mesh" in text:
             leaf = _distributed(leaf, text, mesh_of)
         leaves.append(_as_leaf(leaf, text))
-    return structure, leaves
+    return structure, leaves, note
 
 
 def _as_leaf(tensor, text):
@@ -233,7 +233,7 @@ def _described(leaf):
         return text, data  # arrives contiguous
     text["strides"] = list(data.stride())
     if last + 1 == math.prod(stored):
-        text["stored"] = [last + 1]
+        text |= {"stored": [last + 1], "whole_memory": True}
         return text, data.as_strided((last + 1,), (1,))
     text["stored"] = stored
     return text, data.as_strided(stored, data.stride())
@@ -243,7 +243,7 @@ def _laid_out(data, text):
     strides = text.get("strides")
     if strides is None:
         return data
-    if data.dim() == 1 and len(text["stored"]) == 1:
+    if "whole_memory" in text:
         return data.as_strided(text["shape"], strides)
     return torch.empty_strided(data.shape, strides, dtype=data.dtype).copy_(data).as_strided(text["shape"], strides)
 
@@ -302,7 +302,9 @@ def _text_of(leaf):
     if type(leaf) is torch.Size:
         return {"size": list(leaf)}
     if isinstance(leaf, enum.Enum):
-        return {"enum": _name_of(type(leaf)), "name": leaf.name}
+        kind = {"enum": _name_of(type(leaf))}
+        # Flags that are combined have no name that is a member.
+        return kind | ({"name": leaf.name} if leaf.name in type(leaf).__members__ else {"flags": leaf.value})
     if leaf is None or isinstance(leaf, (bool, int, float, str)):
         return leaf
     raise TypeError(f"between stages: expected tensors, numbers, texts or None, got {type(leaf).__name__}")
@@ -311,7 +313,10 @@ def _text_of(leaf):
 def _of_text(text):
     if not isinstance(text, dict):
         return text
-    return torch.Size(text["size"]) if "size" in text else _named(text["enum"])[text["name"]]
+    if "size" in text:
+        return torch.Size(text["size"])
+    kind = _named(text["enum"])
+    return kind[text["name"]] if "name" in text else kind(text["flags"])
 
 
 def _distributed(local, text, mesh_of):

@@ -245,7 +245,12 @@ class ModelPart(Part):
 
     def begin_step(self, step, trains):
         if self.original is not self.module:
-            for p, own in zip(self.original.parameters(), self.module.parameters()):
+            for (name, p), own in zip(self.original.named_parameters(), self.module.parameters()):
+                if p._backward_hooks or p._post_accumulate_grad_hooks:
+                    raise RuntimeError(
+                        f"a hook on the parameter '{name}', whose copy in another replica has none: expected one replica "
+                        "in each process"
+                    )
                 own.requires_grad_(p.requires_grad)
         self.begin(trains)
         self._losses.clear()
@@ -275,7 +280,10 @@ class ModelPart(Part):
         if self.is_first:
             args, inputs = there(batch.args[at]), []
         else:
-            args, inputs = decode(message, self.device, local=self.local(-1))
+            args, inputs, rows = decode(message, self.device, local=self.local(-1))
+            if rows is not None:
+                batch.rows = rows
+                batch.check_rows_of_first(rows)
             args = args if isinstance(args, tuple) else (args,)
         # What the part before passes on counts more than what step() was given.
         passed = () if self.is_first else self.positional[: len(args)]
@@ -303,7 +311,7 @@ class ModelPart(Part):
         if not self.is_last:
             if is_again:
                 return tensors_of(tree_leaves(output)), None
-            capsule, tensors = encode(output, self.local(+1))
+            capsule, tensors = encode(output, self.local(+1), self._note_of_rows(mb))
             self._check_leaves(tensors, inputs)
             return tensors, capsule
         if batch.keeps_outputs and not is_again:
@@ -317,6 +325,11 @@ class ModelPart(Part):
         if not is_again:
             self._note_loss(mb, loss, batch.counts[at])
         return [loss], None
+
+    def _note_of_rows(self, mb):
+        """What the first microbatch tells the parts in other processes."""
+        is_whole_here = len(self.model.modules) == self.model.job["parts"]
+        return self.model.batch.rows if mb == 0 and not is_whole_here else None
 
     def _note_loss(self, mb, loss, terms):
         self._losses[mb] = (loss.detach(), terms)

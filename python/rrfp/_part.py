@@ -26,6 +26,7 @@ class Part:
         self._splits = splits
         self._trial = _SplitTrial()
         self._flights = {}  # by microbatch, from F to the end of W
+        self._has_checked_hooks = False
 
     def begin(self, trains):
         self.trains = trains
@@ -37,8 +38,11 @@ class Part:
         # Compilation makes both halves one.
         self._may_split = trains and (self._splits is True or self._splits == "auto" and not is_compiled(self.module))
         if any(getattr(p, "_post_accumulate_grad_hooks", None) for p in parameters):
-            # These see what the microbatches before have left.
-            self._versions = [(p, p._version) for p in parameters]
+            # These see what the microbatches before have left. In the first step the values count, too: a change
+            # through .data has no version.
+            copy = (lambda p: None) if self._has_checked_hooks else (lambda p: p.detach().clone())
+            self._versions = [(p, p._version, copy(p)) for p in parameters]
+            self._has_checked_hooks = True
 
     def forward(self, mb, inputs, compute, again=False):
         """The second result of compute(is_again), whose first one is the tensors that get a gradient.
@@ -109,7 +113,7 @@ class Part:
                 return found
             self._splits = self._may_split = False
         if is_hooked:
-            found, flight.late = _backward.again(outputs, grads, inputs, [p for p, _ in self._versions if p.requires_grad])
+            found, flight.late = _backward.again(outputs, grads, inputs, [p for p, *_ in self._versions if p.requires_grad])
             return found
         return self._apart(flight, lambda: _backward.full(outputs, grads, inputs))
 
@@ -144,12 +148,16 @@ class Part:
                 _add(self._slots, flight.grads)
             if self._unset:
                 self._unset = [slot for slot in self._unset if not slot.has_own(flight.lent)]
-        for parameter, version in self._versions or ():
-            if parameter._version != version:
+        for parameter, version, value in self._versions or ():
+            if parameter._version != version or value is not None and not _are_equal(parameter, value):
                 raise RuntimeError(
                     f"a hook changes a parameter of {list(parameter.shape)} when a gradient is added, while other "
                     "microbatches use it: expected the pipeline's optimizer to change it, at the end of the step"
                 )
+
+
+def _are_equal(parameter, value):
+    return torch.allclose(parameter.detach(), value, rtol=0, atol=0, equal_nan=True)
 
 
 class _Flight:

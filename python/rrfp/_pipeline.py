@@ -24,7 +24,7 @@ class StepResult:
     """The figures of a step or an evaluation; the same on every process."""
 
     step: int  #: its number, from 1; evaluations are counted apart
-    loss: float  #: mean over the microbatches
+    loss: float  #: mean over the microbatches; None on emulated devices, which compute nothing
     losses: list  #: of each microbatch, in order
     gradient_norm: float  #: before clipping; 0 for an evaluation
     is_skipped: bool  #: the gradient was infinite or NaN, so nothing changed ("train.loss_scale")
@@ -171,7 +171,7 @@ class Pipeline:
         self.stages = self._model.modules  #: the parts in this process, by their position in the model
         self.optimizers = self._model.optimizers  #: of the parts in this process
         close_at_exit(self)
-        if self._model.is_frozen and optimizer is not None:
+        if self._model.is_frozen and not self._is_emulated:
             (on_note or say)("no parameter requires a gradient: training changes nothing")
 
     def step(self, *args, target=None, losses=None, return_outputs=True, update=True, **kwargs):
@@ -235,7 +235,8 @@ class Pipeline:
             yield batch
             if self.last is not None:
                 last = self.last
-                bar.set_postfix(loss=f"{last.loss:.4g}", ms=f"{last.ms:.1f}", bubble=f"{last.bubble:.0%}")
+                loss = {} if last.loss is None else {"loss": f"{last.loss:.4g}"}
+                bar.set_postfix(**loss, ms=f"{last.ms:.1f}", bubble=f"{last.bubble:.0%}")
 
     def state_dict(self):
         """Copies of the parameters, buffers and optimizers' states of the parts in this process, on the CPU."""
@@ -304,6 +305,10 @@ class Pipeline:
 
     def close(self):
         """Ends without waiting for the other processes, which get an error."""
+        self._check_outside()
+        self._end()
+
+    def _end(self):
         if self._pipeline is not None:
             self._pipeline.close()
             self._model.drop_gradients()
@@ -322,7 +327,7 @@ class Pipeline:
             self.close()  # The program has had this error, and goes on.
 
     def __del__(self):
-        self.close()
+        self._end()
 
     def _run(self, training, batch, losses, return_outputs, update):
         self._check_idle()
@@ -345,7 +350,10 @@ class Pipeline:
             self._model.check_trained()
         self._model.begin(batch, counts, update if training else None)
         try:
-            self.last = StepResult(**self._call(lambda: self._pipeline.step(training, update)))
+            figures = self._call(lambda: self._pipeline.step(training, update))
+            if self._is_emulated:
+                figures |= {"loss": None, "losses": []}
+            self.last = StepResult(**figures)
         except BaseException:
             self._model.drop_gradients()
             raise

@@ -26,7 +26,7 @@ TEST_CASE("the 16-stage job shows what readiness gains") {
   const auto o = run_program({RRFP_SIM, job, "--steps", "5", "--json", folder / "o.json"});
   INFO(o.out << o.err);
   REQUIRE(o.code == 0);
-  CHECK_THAT(o.out, Contains("makespan") && Contains("for input") && Contains("for order"));
+  CHECK_THAT(o.out, Contains("makespan") && Contains("input") && Contains("order"));
   std::vector<json> runs;
   std::ifstream in{folder / "o.json"};
   for (std::string line; std::getline(in, line);) runs.push_back(json::parse(line));

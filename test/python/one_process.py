@@ -1,5 +1,5 @@
 """One process of test_processes.py. With "cases" it trains all of cases.py and saves what comes out; with "kill"
-process 1 ends in the middle of a training."""
+process 1 ends in the middle of a training; with "rows" it has a target of other rows than the inputs."""
 
 import os
 import signal
@@ -19,6 +19,8 @@ else:
     with rrfp.Pipeline(mlp(2)[rank], torch.nn.functional.mse_loss, n_microbatches=6, optimizer=adam) as pipe:
         for step in range(3):
             x, y = rows(step)
+            if what == "rows" and step == 1:
+                y = y[:7]
             if rank == 1 and step == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
             pipe.step(*([x] if rank == 0 else []), target=y if rank == 1 else None)

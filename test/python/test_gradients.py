@@ -323,6 +323,24 @@ def test_an_optimizer_in_a_hook_is_refused():
         train(parts, [rows(0)], {})
 
 
+def test_a_hook_that_changes_a_parameter_without_a_version_is_refused():
+    parts = [nn.Linear(16, 16) for _ in range(2)]
+
+    def update(p):
+        p.data.sub_(p.grad, alpha=0.1)
+
+    parts[0].weight.register_post_accumulate_grad_hook(update)
+    with pytest.raises(rrfp.Error, match="a hook changes a parameter of .*expected the pipeline's optimizer"):
+        train(parts, [rows(0)], {})
+
+
+def test_hooks_of_parameters_are_refused_where_replicas_share_a_process():
+    parts = [nn.Linear(16, 16) for _ in range(2)]
+    parts[1].bias.register_hook(lambda gradient: gradient * 0)
+    with pytest.raises(rrfp.Error, match="a hook on the parameter 'bias', whose copy in another replica has none"):
+        train(parts, [rows(0)], {"pipeline.replicas": 2})
+
+
 @pytest.mark.parametrize("policy", ["bf", "zb_h1"])
 @pytest.mark.parametrize("kind", ["post_accumulate_grad_hook", "hook"])
 def test_what_a_hook_raises_is_the_error_of_the_step(kind, policy):

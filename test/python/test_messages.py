@@ -16,6 +16,11 @@ class Color(enum.IntEnum):
     RED = 1
 
 
+class Access(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+
+
 Pair = collections.namedtuple("Pair", "left right")
 
 
@@ -70,6 +75,9 @@ BITS = {
     "expanded": torch.randn(3, 1).expand(3, 4),
     "strided": torch.randn(3, 8)[:, ::2],
     "transposed integers": torch.arange(6).view(2, 3).t(),
+    "column": torch.randn(4, 3)[:, 0],
+    "every second number": torch.arange(10)[::2],
+    "diagonal": torch.randn(4, 4).diagonal(),
     "eight dimensions": torch.randn(1, 1, 1, 1, 1, 1, 1, 4),
 }
 
@@ -87,12 +95,13 @@ def test_values_and_containers_keep_their_types():
     sent = {
         "size": torch.Size([2, 3]),
         "color": Color.RED,
+        "access": Access.READ | Access.WRITE,
         "pair": Pair(1, [Pair(torch.ones(2), "text")]),
         "order": collections.OrderedDict(a=1.5),
         "none": None,
     }
     got = arrived(lambda x: sent)
-    for name in ("size", "color", "order", "none"):
+    for name in ("size", "color", "access", "order", "none"):
         assert got[name] == sent[name] and type(got[name]) is type(sent[name]), name
     assert type(got["pair"]) is Pair and type(got["pair"].right[0]) is Pair
     assert torch.equal(got["pair"].right[0].left, torch.ones(2))

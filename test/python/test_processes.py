@@ -40,14 +40,14 @@ def test_every_process_trains_its_part_to_the_bits_of_a_plain_loop(trained, name
         assert all(torch.equal(value, state[key]) for key, value in part.state_dict().items())
 
 
-def test_a_killed_process_ends_the_others_with_its_name(tmp_path):
-    # Without torchrun, which ends the others itself as soon as one is gone.
+def ends_of_two(folder, what):
+    """Without torchrun, which ends the others itself as soon as one is gone."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     processes = [
         subprocess.Popen(
-            [sys.executable, str(FOLDER / "one_process.py"), str(tmp_path), "kill"],
+            [sys.executable, str(FOLDER / "one_process.py"), str(folder), what],
             env=os.environ
             | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
             stderr=subprocess.PIPE,
@@ -57,6 +57,17 @@ def test_a_killed_process_ends_the_others_with_its_name(tmp_path):
         for rank in range(2)
     ]
     errors = [process.communicate(timeout=120)[1] for process in processes]
-    assert [process.returncode for process in processes] == [1, -signal.SIGKILL], errors
+    assert not list(folder.iterdir())
+    return [process.returncode for process in processes], errors
+
+
+def test_a_killed_process_ends_the_others_with_its_name(tmp_path):
+    codes, errors = ends_of_two(tmp_path, "kill")
+    assert codes == [1, -signal.SIGKILL], errors
     assert "rrfp.Error" in errors[0] and "node 1" in errors[0] and "lost" in errors[0], errors
-    assert not list(tmp_path.iterdir())
+
+
+def test_a_target_with_other_rows_than_the_inputs_of_another_process_is_refused(tmp_path):
+    codes, errors = ends_of_two(tmp_path, "rows")
+    assert codes == [1, 1], errors
+    assert "target: expected 24 rows, as the arguments have, got 7" in errors[1], errors

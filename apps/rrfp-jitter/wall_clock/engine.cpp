@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/experiment/hints.hpp>
 
@@ -36,6 +37,7 @@ class wall_clock_engine final : public experiment::engine {
     if (auto good = check_cell(c); !good) return good.failure();
     for (std::uint32_t r = 0; r < c.job.pipeline.replicas; ++r)
       if (auto ends = check_ends(c, replica_id{r}); !ends) return ends.failure();
+    if (auto enough = actors::check_threads(c.job, 1); !enough) return enough.failure();
     auto setup = actors::make_setup_without_model(c.job, experiment::cell_policies{c});
     if (!setup) return setup.failure();
     const auto scale = c.job.device.time_scale;

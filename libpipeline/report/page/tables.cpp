@@ -61,7 +61,7 @@ std::string bars_of(const examined_run& r, nanoseconds longest) {
 std::string load_table(const examined_run& r, nanoseconds longest) {
   table t{"Load: busy ms by kind", {"stage", "tasks"}};
   for (int k = 0; k < task_kinds; ++k) t.head(name(static_cast<task_kind>(k)));
-  for (const auto* head : {"busy", "% of wall", "injected delay", "slots", "peak MiB"})
+  for (const auto* head : {"busy", "% of wall", "injected delay", "slots", "held MiB"})
     t.head(head);
   for (std::size_t s = 0; s < r.by_stage.size(); ++s) {
     const auto& b = r.by_stage[s];
@@ -251,6 +251,10 @@ std::string glossary() {
   item("slots, peak MiB",
        "Most microbatches that a stage held at once, and most activation memory of a rank. The "
        "table of rrfp-node has the same four figures, over all steps of a run.");
+  item("held MiB",
+       "Most activation memory that the stage held when it decided; that of a task that runs then "
+       "is "
+       "not in it.");
   return out + "</dl>\n";
 }
 

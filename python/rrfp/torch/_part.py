@@ -43,7 +43,7 @@ class StagePart(Part):
         if self.is_first:
             args, inputs = batch.args[mb], []
         else:
-            args, inputs = decode(message, mesh_of=self.mesh_of)
+            args, inputs, _ = decode(message, mesh_of=self.mesh_of)
             args = args if isinstance(args, tuple) else (args,)
         return self.forward(mb, inputs, lambda _: self._compute(mb, args, batch.kwargs[mb]))
 

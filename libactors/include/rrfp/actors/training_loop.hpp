@@ -157,7 +157,7 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   const job::job job_;
   loop_options options_;
   const std::shared_ptr<caller_queue> caller_;  ///< null: ranks have threads of their own
-  std::optional<plan::node_places> places_;  ///< of several processes
+  std::optional<plan::node_places> places_;     ///< of several processes
   node_id node_;
   metrics::board board_;
   std::shared_ptr<const framework> framework_;

@@ -235,9 +235,10 @@ class pipeline {
   /// Goes on after the loss of a process, when a call has returned error_kind::node_lost and
   /// recovery.max_restarts allows it: joins the others and the replacement of the lost one again,
   /// makes the parts of this process anew, and restores the newest step of which the state of all
-  /// parts is held, or a checkpoint. The program goes on with the batch after steps(); the result is
-  /// that of a run without losses. Only steps that update can be gone back to. Error: no replacement
-  /// joined within recovery.hold_s, the state is lost, or this process was declared lost itself.
+  /// parts is held, or a checkpoint. The program goes on with the batch after steps(); the result
+  /// is that of a run without losses. Only steps that update can be gone back to. Error: no
+  /// replacement joined within recovery.hold_s, the state is lost, or this process was declared
+  /// lost itself.
   status recover();
   /// Saves now, unless this state is already saved. Returns at once: the next step begins after the
   /// state is copied, and on_checkpoint gets the outcome. Error: no checkpoint.dir, or gradients
