@@ -17,6 +17,10 @@ install(FILES cmake/FindCAF.cmake cmake/Fmt.cmake cmake/Torch.cmake cmake/Ucx.cm
     ${PROJECT_BINARY_DIR}/rrfpConfig.cmake
     ${PROJECT_BINARY_DIR}/rrfpConfigVersion.cmake
   DESTINATION ${_package_dir} COMPONENT development)
+foreach(folder IN ITEMS libpipeline libtp_coord policies libactors)
+  install(DIRECTORY ${folder}/rrfp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development
+    FILES_MATCHING PATTERN "*.hpp")
+endforeach()
 install(EXPORT rrfp FILE rrfpTargets.cmake NAMESPACE rrfp:: DESTINATION ${_package_dir}
   COMPONENT development)
 
@@ -39,7 +43,7 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/librrfp-dev COMPO
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
 install(FILES deploy/systemd/rrfp-node@.service DESTINATION lib/systemd/system COMPONENT runtime)
 
-set_source_files_properties(${PROJECT_SOURCE_DIR}/libactors/accelerator/load.cpp
+set_source_files_properties(${PROJECT_SOURCE_DIR}/libactors/rrfp/accelerator/load.cpp
   TARGET_DIRECTORY rrfp_accelerator PROPERTIES COMPILE_DEFINITIONS
   "RRFP_LIBRARY_FOLDER=\"${CMAKE_INSTALL_LIBDIR}/rrfp\";RRFP_TORCH_VERSION=\"${RRFP_TORCH_VERSION}\"")
 if(RRFP_HAS_CUDA)
