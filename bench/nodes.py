@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 
-root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 program_default = os.path.join(root, "build/release/bin/rrfp-node")
 node_timeout_ms = 1500
 
