@@ -41,7 +41,7 @@
 #include <vector>
 
 #include <rrfp/base/statistics.hpp>
-#include <rrfp/core/admission.hpp>
+#include <rrfp/core/placement.hpp>
 #include <rrfp/core/sequence.hpp>
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/simulate/keyed_random.hpp>

@@ -3,7 +3,7 @@
 #   runtime       the programs; the libtorch that they link (lib/rrfp) without its CUDA libraries, which
 #                 take gigabytes (librrfp_cuda.so finds them if they are installed into lib/rrfp/cuda);
 #                 pages, jobs and deploy/
-#   development   headers, static libraries and the CMake package
+#   development   public headers, static libraries and the CMake package
 include(CMakePackageConfigHelpers)
 
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/rrfp)
@@ -17,9 +17,16 @@ install(FILES cmake/FindCAF.cmake cmake/Fmt.cmake cmake/Torch.cmake cmake/Ucx.cm
     ${PROJECT_BINARY_DIR}/rrfpConfig.cmake
     ${PROJECT_BINARY_DIR}/rrfpConfigVersion.cmake
   DESTINATION ${_package_dir} COMPONENT development)
-foreach(folder IN ITEMS libpipeline libtp_coord policies libactors)
-  install(DIRECTORY ${folder}/rrfp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development
-    FILES_MATCHING PATTERN "*.hpp")
+# The public headers, with all that they include; test/layers checks the list. Another one is rrfp/version.hpp.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cmake/public-headers.txt)
+file(STRINGS cmake/public-headers.txt _headers)
+foreach(header IN LISTS _headers)
+  get_filename_component(_room ${header} DIRECTORY)
+  foreach(library IN ITEMS libpipeline libtp_coord policies libactors)
+    if(EXISTS ${PROJECT_SOURCE_DIR}/${library}/${header})
+      install(FILES ${library}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${_room} COMPONENT development)
+    endif()
+  endforeach()
 endforeach()
 install(EXPORT rrfp FILE rrfpTargets.cmake NAMESPACE rrfp:: DESTINATION ${_package_dir}
   COMPONENT development)

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include <rrfp/core/policy_set.hpp>
+#include <rrfp/core/policy.hpp>
 
 namespace rrfp::experiment {
 

@@ -16,6 +16,9 @@
 ///   }
 ///   pipeline->finish().value();
 ///
+/// The program also includes rrfp/job/job.hpp and rrfp/policies/registry.hpp, and the header of
+/// each interface below that it implements or calls: this one only declares them.
+///
 /// The terms are those of torch.distributed.pipelining. A batch is split into microbatches along
 /// its first dimension (like torch.tensor_split). The stages run them in the order that the
 /// readiness of the inputs and the hint of the policy give. The result equals that of one process
@@ -77,23 +80,35 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <rrfp/actors/checkpointing.hpp>
-#include <rrfp/actors/session.hpp>
-#include <rrfp/actors/trace.hpp>
+#include <rrfp/actors/run_summary.hpp>
 #include <rrfp/base/exit_code.hpp>
+#include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
-#include <rrfp/compute/rank_group.hpp>
-#include <rrfp/core/policy.hpp>
-#include <rrfp/job/job.hpp>
 #include <rrfp/membership/launch_environment.hpp>
-#include <rrfp/policies/registry.hpp>
 #include <rrfp/stage.hpp>
 #include <rrfp/torch/batch_source.hpp>
-#include <rrfp/torch/optimizer.hpp>
-#include <rrfp/torch/stage_module.hpp>
-#include <rrfp/torch/tensors.hpp>
 
 namespace rrfp {
+
+class policy;
+
+namespace actors {
+class trace_recorder;
+class transport;
+struct rank_address;
+}  // namespace actors
+
+namespace compute {
+class optimizer;
+class rank_compute;
+class stage_module;
+struct named_tensor;
+struct parameter;
+}  // namespace compute
+
+namespace job {
+struct job;
+}  // namespace job
 
 /// The model, the loss and the hooks of a pipeline. `make_stage` and `loss`, or `make_chunk`, or
 /// `make_compute` must be set, and none of them with device.kind = "emulated", whose tasks take the
@@ -120,7 +135,8 @@ struct pipeline_options {
 
   /// Makes the optimizer of the parameters of a stage, which have names to group them by; empty:
   /// that of [train].
-  compute::optimizer_factory make_optimizer;
+  std::function<std::unique_ptr<compute::optimizer>(const std::vector<compute::parameter>&)>
+      make_optimizer;
   /// The learning rate of a step (from 1), which the optimizers get; empty: that of [train]. Called
   /// in the leading process, from a thread of the pipeline.
   std::function<double(std::uint64_t step)> lr;

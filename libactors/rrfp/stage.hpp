@@ -12,8 +12,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <rrfp/base/result.hpp>
-#include <rrfp/compute/rank_group.hpp>
 #include <rrfp/pack.hpp>
+
+namespace rrfp::compute {
+
+class rank_group;
+
+}  // namespace rrfp::compute
 
 namespace rrfp {
 

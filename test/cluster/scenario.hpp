@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/core/policy_set.hpp>
+#include <rrfp/core/policy.hpp>
 #include <rrfp/core/stage_core.hpp>
 
 #include "random_source.hpp"

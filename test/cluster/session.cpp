@@ -4,7 +4,7 @@
 #include <bit>
 
 #include <rrfp/base/step_name.hpp>
-#include <rrfp/core/dispatch_rule.hpp>
+#include <rrfp/core/stage_core.hpp>
 #include <rrfp/policies/registry.hpp>
 
 #include "cluster.hpp"

@@ -13,6 +13,7 @@
 #include <rrfp/core/copy_fetches.hpp>
 #include <rrfp/core/recovery_point.hpp>
 #include <rrfp/core/stage_core.hpp>
+#include <rrfp/core/stage_snapshot.hpp>
 #include <rrfp/core/transport_core.hpp>
 #include <rrfp/tp_coord/launch_order.hpp>
 

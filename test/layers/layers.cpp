@@ -132,7 +132,7 @@ const std::map<std::string, names, std::less<>> actor_folders{
     {"stage", {"control", "recovery"}},
 };
 const names actor_doors{"checkpoint_tensors.hpp", "checkpointing.hpp", "recovery.hpp",
-                        "session.hpp", "trace.hpp"};
+                        "run_summary.hpp",        "session.hpp",       "trace.hpp"};
 constexpr std::string_view actors_folder = "libactors/rrfp/actors/";
 
 /// The parts of the core beside the stage's, by the names of their files: a part includes itself

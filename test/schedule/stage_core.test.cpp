@@ -3,6 +3,7 @@
 
 #include <rrfp/core/sequence.hpp>
 #include <rrfp/core/stage_core.hpp>
+#include <rrfp/core/stage_snapshot.hpp>
 
 #include "death.hpp"
 #include "test_policies.hpp"

@@ -21,7 +21,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <rrfp/base/result.hpp>
-#include <rrfp/compute/memory_counts.hpp>
+#include <rrfp/compute/step_measures.hpp>
 #include <rrfp/tp_coord/collective.hpp>
 
 namespace rrfp::accelerator {

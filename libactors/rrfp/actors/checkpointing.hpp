@@ -1,4 +1,4 @@
-/// Checkpoints of a session: the settings, and the report of each save.
+/// Checkpoints of a session: the settings. run_summary.hpp has the report of each save.
 ///
 /// A save begins between two steps: each rank of replica 0 copies its tensors, and the pipeline
 /// waits only for that; a background thread writes the copies. When all ranks have written, the job
@@ -30,16 +30,6 @@ struct checkpoint_setup {
   /// A save that takes longer has failed, and is the last one of the run, so that copies do not
   /// pile up in memory.
   std::chrono::milliseconds save_time_max{600'000};
-};
-
-/// The outcome of one save.
-struct checkpoint_report {
-  std::uint64_t step = 0;  ///< complete steps
-  std::string failure;     ///< empty: the checkpoint is complete
-  std::uint32_t files = 0;
-  std::uint64_t bytes = 0;
-  double copy_ms = 0;        ///< of the slowest rank
-  double background_ms = 0;  ///< from the copy to the commit or failure
 };
 
 }  // namespace rrfp::actors

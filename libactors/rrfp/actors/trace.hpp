@@ -9,7 +9,7 @@
 
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
-#include <rrfp/compute/memory_counts.hpp>
+#include <rrfp/compute/step_measures.hpp>
 #include <rrfp/core/event.hpp>
 #include <rrfp/core/memory.hpp>
 

@@ -12,7 +12,7 @@
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
 #include <rrfp/base/tensor_buffer.hpp>
-#include <rrfp/compute/memory_counts.hpp>
+#include <rrfp/compute/step_measures.hpp>
 
 #include "work_queue.hpp"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include <rrfp/compute/estimate.hpp>
-#include <rrfp/core/admission.hpp>
+#include <rrfp/core/placement.hpp>
 #include <rrfp/simulate/last_steps.hpp>
 
 namespace rrfp::actors {

@@ -3,6 +3,7 @@
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/compute/user_functions.hpp>
 #include <rrfp/job/check_job.hpp>
+#include <rrfp/policies/registry.hpp>
 #include <rrfp/torch_actors/torch_framework.hpp>
 #include <rrfp/torch_actors/torch_model.hpp>
 

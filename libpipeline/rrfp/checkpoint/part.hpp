@@ -4,9 +4,9 @@
 ///   "rrfp.parts": {"layers.0.attention.qkv.weight":
 ///                  {"whole": [96, 32], "dimension": 0, "blocks": 3, "offset": 0, "length": 16}}
 ///
-/// The description does not depend on the number of ranks and has the meaning of compute/shard.hpp:
-/// one dimension is divided into equal blocks, and a part is the range [offset, offset + length) of
-/// each block. A tensor without an entry is whole.
+/// The description does not depend on the number of ranks and has the meaning of
+/// rrfp/compute/parameters.hpp: one dimension is divided into equal blocks, and a part is the range
+/// [offset, offset + length) of each block. A tensor without an entry is whole.
 ///
 ///   "rrfp.stored": {"transformer.h.0.attn.c_attn.weight": {"transposed": true, "sizes": []}}
 ///

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <string>
 
-#include <rrfp/compute/parameter_report.hpp>
+#include <rrfp/compute/parameters.hpp>
 
 #include <xxhash.h>
 

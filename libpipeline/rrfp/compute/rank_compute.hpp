@@ -13,18 +13,12 @@
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
 #include <rrfp/base/tensor_buffer.hpp>
-#include <rrfp/compute/parameter_report.hpp>
+#include <rrfp/compute/parameters.hpp>
 #include <rrfp/compute/rank_group.hpp>
-#include <rrfp/compute/shard.hpp>
+#include <rrfp/compute/step_measures.hpp>
 #include <rrfp/core/event.hpp>
 
 namespace rrfp::compute {
-
-struct microbatch_loss {
-  microbatch_id mb;
-  double mean = 0;          ///< over the tokens that enter the loss, in nats
-  std::int64_t tokens = 0;  ///< tokens that enter the loss
-};
 
 /// Two chunks may share one logical parameter (a token embedding that is also the head): one holds
 /// the owner, the other a copy. At the end of a step both sides compute owner gradient + copy
@@ -62,12 +56,6 @@ enum class tied_copies : std::uint8_t { left_out, included };
 /// Where a snapshot is: in contiguous host memory if possible without a copy, so that the rank's
 /// own memory changes with the next apply(); or in copies that stay.
 enum class snapshot_memory : std::uint8_t { shared, copied };
-
-/// An evaluation has the same tasks as a training step, so the same scheduling, limits and
-/// monitoring apply, but its B and W compute nothing.
-///
-/// A step of accumulation computes gradients, which the next training step adds to its own.
-enum class step_purpose : std::uint8_t { training, evaluation, accumulation };
 
 /// Sequence of calls in a step: begin_step, run for every launch of the stage core, sum_gradients
 /// if there are replicas, tied_gradient/join_tied if a tie spans two stages, squared_norms, apply.

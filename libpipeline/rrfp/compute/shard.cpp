@@ -1,7 +1,7 @@
 #include <utility>
 
 #include <rrfp/base/check.hpp>
-#include <rrfp/compute/shard.hpp>
+#include <rrfp/compute/parameters.hpp>
 
 namespace rrfp::compute {
 

@@ -1,4 +1,4 @@
-#include <rrfp/core/admission.hpp>
+#include <rrfp/core/placement.hpp>
 
 #include <algorithm>
 #include <functional>

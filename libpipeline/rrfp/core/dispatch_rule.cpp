@@ -1,4 +1,4 @@
-#include <rrfp/core/dispatch_rule.hpp>
+#include <rrfp/core/stage_core.hpp>
 
 namespace rrfp {
 

@@ -1,4 +1,4 @@
-#include <rrfp/core/policy_set.hpp>
+#include <rrfp/core/policy.hpp>
 
 #include <rrfp/base/check.hpp>
 

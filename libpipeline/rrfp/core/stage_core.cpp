@@ -4,6 +4,8 @@
 #include <array>
 #include <optional>
 
+#include <rrfp/core/stage_snapshot.hpp>
+
 #include "priority_bitmap.hpp"
 #include "ranking.hpp"
 #include "ready_sets.hpp"

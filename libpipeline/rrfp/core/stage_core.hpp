@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,9 +25,10 @@
 #include <rrfp/core/memory.hpp>
 #include <rrfp/core/placement.hpp>
 #include <rrfp/core/policy.hpp>
-#include <rrfp/core/stage_snapshot.hpp>
 
 namespace rrfp {
+
+struct stage_snapshot;
 
 /// in_order executes the policy's ranking and waits for each task (one lane only); ready never
 /// waits.
@@ -91,5 +93,22 @@ class stage_core {
   class impl;
   std::unique_ptr<impl> impl_;
 };
+
+using policy_factory = std::function<std::unique_ptr<policy>(stage_id)>;
+
+/// How all stages of a run choose their tasks: the policy that ranks them, and how strictly it is
+/// followed.
+struct dispatch_rule {
+  /// In-order mode needs policies with one lane (a sequence).
+  policy_factory make_policy;
+  dispatch_mode mode = dispatch_mode::ready;
+  /// The next two: as in stage_config.
+  std::uint32_t weight_pieces = 0;
+  std::uint32_t early_forwards = 0;
+};
+
+/// The core of a stage that follows the rule. `config` gives the rest; early forwards are left out
+/// if forwards run in order. The policies must pass check_policy().
+stage_core make_stage_core(stage_config config, const dispatch_rule& rule);
 
 }  // namespace rrfp

@@ -19,12 +19,10 @@
 #include <vector>
 
 #include <rrfp/base/result.hpp>
-#include <rrfp/core/policy_set.hpp>
+#include <rrfp/core/policy.hpp>
 #include <rrfp/job/options.hpp>
 #include <rrfp/simulate/conditions.hpp>
-#include <rrfp/workload/experts.hpp>
-#include <rrfp/workload/images.hpp>
-#include <rrfp/workload/texts.hpp>
+#include <rrfp/workload/spreads.hpp>
 
 namespace rrfp::job {
 

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include <rrfp/core/admission.hpp>
 #include <rrfp/core/memory.hpp>
 #include <rrfp/core/placement.hpp>
 #include <rrfp/core/stage_core.hpp>

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include <rrfp/core/policy_set.hpp>
+#include <rrfp/core/policy.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/simulate/stage_costs.hpp>

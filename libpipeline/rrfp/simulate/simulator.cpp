@@ -5,6 +5,7 @@
 
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/core/sequence.hpp>
+#include <rrfp/core/stage_snapshot.hpp>
 
 #include "event_queue.hpp"
 #include "lower_bound.hpp"

@@ -15,7 +15,6 @@
 #include <string_view>
 #include <vector>
 
-#include <rrfp/core/dispatch_rule.hpp>
 #include <rrfp/core/stage_core.hpp>
 
 namespace rrfp::simulate {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include <rrfp/core/admission.hpp>
+#include <rrfp/core/placement.hpp>
 #include <rrfp/simulate/conditions.hpp>
 #include <rrfp/simulate/given_delays.hpp>
 #include <rrfp/simulate/last_steps.hpp>

@@ -1,4 +1,4 @@
-#include <rrfp/simulate/weather_options.hpp>
+#include <rrfp/simulate/weather.hpp>
 
 #include <cmath>
 #include <string>

@@ -47,7 +47,7 @@
 
 #include <rrfp/base/result.hpp>
 #include <rrfp/compute/compute_error.hpp>
-#include <rrfp/compute/parameter_report.hpp>
+#include <rrfp/compute/parameters.hpp>
 #include <rrfp/compute/rank_compute.hpp>
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/core/event.hpp>

@@ -1,4 +1,4 @@
-#include <rrfp/workload/experts.hpp>
+#include <rrfp/workload/spreads.hpp>
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include <rrfp/workload/images.hpp>
+#include <rrfp/workload/spreads.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,7 @@
 #include <rrfp/workload/loads.hpp>
 
+#include <rrfp/simulate/keyed_random.hpp>
+
 namespace rrfp::workload {
 
 namespace {

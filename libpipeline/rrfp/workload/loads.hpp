@@ -2,10 +2,8 @@
 /// distributions.
 #pragma once
 
-#include <rrfp/workload/experts.hpp>
-#include <rrfp/workload/images.hpp>
 #include <rrfp/workload/model.hpp>
-#include <rrfp/workload/texts.hpp>
+#include <rrfp/workload/spreads.hpp>
 
 namespace rrfp::workload {
 

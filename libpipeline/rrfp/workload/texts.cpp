@@ -1,4 +1,4 @@
-#include <rrfp/workload/texts.hpp>
+#include <rrfp/workload/spreads.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,6 +9,7 @@
 
 #include <rrfp/base/check.hpp>
 #include <rrfp/base/printable.hpp>
+#include <rrfp/simulate/keyed_random.hpp>
 
 namespace rrfp::workload {
 

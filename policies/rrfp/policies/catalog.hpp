@@ -8,7 +8,6 @@
 #include <rrfp/base/result.hpp>
 #include <rrfp/core/placement.hpp>
 #include <rrfp/core/policy.hpp>
-#include <rrfp/core/policy_set.hpp>
 
 namespace rrfp::policies {
 

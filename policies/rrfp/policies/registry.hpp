@@ -1,7 +1,7 @@
 /// The policies of rrfp.
 #pragma once
 
-#include <rrfp/core/policy_set.hpp>
+#include <rrfp/core/policy.hpp>
 
 namespace rrfp::policies {
 

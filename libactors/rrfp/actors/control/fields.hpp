@@ -2,9 +2,9 @@
 #pragma once
 
 #include <rrfp/actors/session.hpp>
-#include <rrfp/compute/memory_counts.hpp>
-#include <rrfp/compute/parameter_report.hpp>
+#include <rrfp/compute/parameters.hpp>
 #include <rrfp/compute/rank_compute.hpp>
+#include <rrfp/compute/step_measures.hpp>
 #include <rrfp/core/stage_snapshot.hpp>
 #include <rrfp/transport/transport.hpp>
 

@@ -11,6 +11,7 @@
 
 #include <rrfp/actors/checkpointing.hpp>
 #include <rrfp/actors/control/messages.hpp>
+#include <rrfp/actors/run_summary.hpp>
 
 namespace rrfp::actors {
 

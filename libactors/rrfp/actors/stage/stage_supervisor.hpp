@@ -15,6 +15,7 @@
 #include <rrfp/actors/control/run_context.hpp>
 #include <rrfp/actors/control/stage_state.hpp>
 #include <rrfp/core/stage_core.hpp>
+#include <rrfp/core/stage_snapshot.hpp>
 
 #include "stage_ledger.hpp"
 
