@@ -13,12 +13,12 @@ namespace rrfp::actors {
 namespace {
 
 using clock = std::chrono::steady_clock;
-using seconds = std::chrono::duration<double>;
+using in_seconds = std::chrono::duration<double>;
 
 /// How long node 0 may take to write traces and tables after training.
 constexpr std::chrono::minutes outputs_limit{10};
 /// Between two attempts to join.
-constexpr std::chrono::milliseconds pause{100};
+constexpr std::chrono::milliseconds retry_pause{100};
 
 /// This process as a member of a job.
 class job_member {
@@ -76,11 +76,12 @@ class job_member {
       hooks.stop = stop;
       hooks.on_waiting = [this](const std::string& text) { program_.on_waiting(text); };
       auto members = join_job(j, *job_.place, *job_.framework, std::move(hooks));
-      const auto left = limit - seconds{clock::now() - since}.count();
+      const auto left = limit - in_seconds{clock::now() - since}.count();
       if (members || !may_try_again(members.failure()) || left <= 0) return members;
       program_.on_waiting(members.message());
-      std::this_thread::sleep_for(pause);
-      j.transport.join_timeout_s = std::max(left - seconds{pause}.count(), seconds{pause}.count());
+      std::this_thread::sleep_for(retry_pause);
+      j.transport.join_timeout_s =
+          std::max(left - in_seconds{retry_pause}.count(), in_seconds{retry_pause}.count());
     }
   }
 
@@ -126,7 +127,7 @@ class job_member {
   result<run_start> agree(const job_node& node) {
     card_.held = copies_->held();
     card_.record = copies_->record();
-    if (lost_at_) card_.held_s = seconds{clock::now() - *lost_at_}.count();
+    if (lost_at_) card_.held_s = in_seconds{clock::now() - *lost_at_}.count();
     return agree_on_start(node.members, job_.runs, card_);
   }
 
