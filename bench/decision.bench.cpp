@@ -20,8 +20,8 @@
 
 #include <benchmark/benchmark.h>
 
+#include <rrfp/core/stage_core.hpp>
 #include <rrfp/policies/registry.hpp>
-#include <rrfp/schedule/stage_core.hpp>
 
 namespace {
 

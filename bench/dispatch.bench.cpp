@@ -41,11 +41,10 @@
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
 
+#include <rrfp/actors/control/caf_compat.hpp>
 #include <rrfp/actors/session.hpp>
-#include <rrfp/actors/torch_model.hpp>
 #include <rrfp/policies/registry.hpp>
-
-#include "control/caf_compat.hpp"
+#include <rrfp/torch_actors/torch_model.hpp>
 
 namespace rrfp::actors {
 

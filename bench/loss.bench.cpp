@@ -33,7 +33,7 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 
-#include <rrfp/actors/membership.hpp>
+#include <rrfp/membership/membership.hpp>
 
 #include <poll.h>
 #include <unistd.h>

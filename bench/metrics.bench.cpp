@@ -19,10 +19,10 @@
 #include <memory>
 #include <vector>
 
+#include <rrfp/actors/stage/stage_ledger.hpp>
 #include <rrfp/metrics/run_counters.hpp>
 
 #include "http.hpp"
-#include "stage/stage_ledger.hpp"
 
 namespace rrfp::actors {
 namespace {

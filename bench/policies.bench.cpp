@@ -41,11 +41,11 @@
 #include <vector>
 
 #include <rrfp/base/statistics.hpp>
+#include <rrfp/core/placement.hpp>
+#include <rrfp/core/sequence.hpp>
 #include <rrfp/policies/registry.hpp>
-#include <rrfp/schedule/admission.hpp>
-#include <rrfp/schedule/sequence.hpp>
+#include <rrfp/simulate/keyed_random.hpp>
 #include <rrfp/simulate/simulator.hpp>
-#include <rrfp/weather/keyed_random.hpp>
 
 namespace {
 

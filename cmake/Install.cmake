@@ -3,7 +3,7 @@
 #   runtime       the programs; the libtorch that they link (lib/rrfp) without its CUDA libraries, which
 #                 take gigabytes (librrfp_cuda.so finds them if they are installed into lib/rrfp/cuda);
 #                 pages, jobs and deploy/
-#   development   headers, static libraries and the CMake package
+#   development   public headers, static libraries and the CMake package
 include(CMakePackageConfigHelpers)
 
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/rrfp)
@@ -17,6 +17,17 @@ install(FILES cmake/FindCAF.cmake cmake/Fmt.cmake cmake/Torch.cmake cmake/Ucx.cm
     ${PROJECT_BINARY_DIR}/rrfpConfig.cmake
     ${PROJECT_BINARY_DIR}/rrfpConfigVersion.cmake
   DESTINATION ${_package_dir} COMPONENT development)
+# The public headers, with all that they include; test/layers checks the list. Another one is rrfp/version.hpp.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cmake/public-headers.txt)
+file(STRINGS cmake/public-headers.txt _headers)
+foreach(header IN LISTS _headers)
+  get_filename_component(_room ${header} DIRECTORY)
+  foreach(library IN ITEMS libpipeline libtp_coord policies libactors)
+    if(EXISTS ${PROJECT_SOURCE_DIR}/${library}/${header})
+      install(FILES ${library}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${_room} COMPONENT development)
+    endif()
+  endforeach()
+endforeach()
 install(EXPORT rrfp FILE rrfpTargets.cmake NAMESPACE rrfp:: DESTINATION ${_package_dir}
   COMPONENT development)
 
@@ -39,7 +50,7 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/librrfp-dev COMPO
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
 install(FILES deploy/systemd/rrfp-node@.service DESTINATION lib/systemd/system COMPONENT runtime)
 
-set_source_files_properties(${PROJECT_SOURCE_DIR}/libactors/accelerator/load.cpp
+set_source_files_properties(${PROJECT_SOURCE_DIR}/libactors/rrfp/accelerator/load.cpp
   TARGET_DIRECTORY rrfp_accelerator PROPERTIES COMPILE_DEFINITIONS
   "RRFP_LIBRARY_FOLDER=\"${CMAKE_INSTALL_LIBDIR}/rrfp\";RRFP_TORCH_VERSION=\"${RRFP_TORCH_VERSION}\"")
 if(RRFP_HAS_CUDA)

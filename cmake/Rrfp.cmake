@@ -22,15 +22,17 @@ if(RRFP_SANITIZE)
 endif()
 
 # rrfp_add_library(NAME [NO_INSTALL] SOURCES file... [DEPENDS lib...] [PRIVATE_DEPENDS lib...])
-# A layer: public headers in include/ beside its CMakeLists, alias rrfp::NAME, installed as rrfp::NAME.
+# A room: sources and headers beside its CMakeLists, alias rrfp::NAME, installed as rrfp::NAME. Its headers are included
+# by their path below the folder that holds rrfp/, and those of a room without one by their names.
 function(rrfp_add_library name)
+  get_filename_component(tree ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/.. ABSOLUTE)
+  file(RELATIVE_PATH folder ${tree} ${CMAKE_CURRENT_SOURCE_DIR})
+  string(REGEX REPLACE "/rrfp/.*" "" folder ${folder})
   cmake_parse_arguments(arg "NO_INSTALL" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
   add_library(rrfp_${name} STATIC ${arg_SOURCES})
   add_library(rrfp::${name} ALIAS rrfp_${name})
   target_include_directories(rrfp_${name}
-    PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
-      $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
-    PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+    PUBLIC $<BUILD_INTERFACE:${tree}/${folder}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(rrfp_${name} PUBLIC ${arg_DEPENDS} PRIVATE $<BUILD_INTERFACE:rrfp_options>
     ${arg_PRIVATE_DEPENDS})
   target_compile_features(rrfp_${name} PUBLIC cxx_std_20)
@@ -41,9 +43,6 @@ function(rrfp_add_library name)
   set_property(GLOBAL APPEND PROPERTY RRFP_COMPONENTS ${name})
   install(TARGETS rrfp_${name} EXPORT rrfp
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
-  if(IS_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/include)
-    install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
-  endif()
 endfunction()
 
 # rrfp_embed(OUT NAMESPACE namespace FILES file...)   generates a source with the files as text; OUT is its

@@ -1,8 +1,7 @@
 /// B-priority: run a backward whenever one is ready, a forward only if none is. Source: arXiv
 /// 2605.18750, one of the hints compared with BF.
+#include <rrfp/policies/catalog.hpp>
 #include <rrfp/policies/round_policy.hpp>
-
-#include "catalog.hpp"
 
 namespace rrfp::policies {
 

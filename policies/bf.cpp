@@ -3,9 +3,8 @@
 ///
 /// If one direction has nothing ready, the round ends early and the next one begins. The only state
 /// is therefore whether this round's B has run.
+#include <rrfp/policies/catalog.hpp>
 #include <rrfp/policies/round_policy.hpp>
-
-#include "catalog.hpp"
 
 namespace rrfp::policies {
 

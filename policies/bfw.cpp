@@ -1,8 +1,7 @@
 /// BFW: BF with the weight gradient split off. W fills the time in which neither B nor F is ready;
 /// after a W, a new round begins. Source: arXiv 2605.18750, Alg. BFW.
+#include <rrfp/policies/catalog.hpp>
 #include <rrfp/policies/round_policy.hpp>
-
-#include "catalog.hpp"
 
 namespace rrfp::policies {
 

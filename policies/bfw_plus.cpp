@@ -12,9 +12,8 @@
 /// - F takes the larger chunk first.
 ///
 /// Found by simulation; bench/policies.bench.cpp measures it against BFW.
+#include <rrfp/policies/catalog.hpp>
 #include <rrfp/policies/round_policy.hpp>
-
-#include "catalog.hpp"
 
 namespace rrfp::policies {
 

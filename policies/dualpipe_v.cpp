@@ -8,9 +8,9 @@
 ///
 /// The main part runs an F and the BW of another microbatch as a pair whose communication and
 /// computation overlap; here the pair is written as two tasks, F first.
-#include "catalog.hpp"
-#include "sequence_builder.hpp"
-#include "shape_needs.hpp"
+#include <rrfp/policies/catalog.hpp>
+#include <rrfp/policies/sequence_builder.hpp>
+#include <rrfp/policies/shape_needs.hpp>
 
 namespace rrfp::policies {
 

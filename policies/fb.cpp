@@ -1,9 +1,8 @@
 /// FB: a round runs at most one ready F, then at most one ready B. It differs from BF only if a
 /// round begins with both directions ready, that is after a wait. Source: arXiv 2605.18750, one of
 /// the hints compared with BF.
+#include <rrfp/policies/catalog.hpp>
 #include <rrfp/policies/round_policy.hpp>
-
-#include "catalog.hpp"
 
 namespace rrfp::policies {
 

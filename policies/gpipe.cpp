@@ -1,9 +1,9 @@
 /// GPipe: every F, then every BW. Source: arXiv 1811.06965.
 ///
 /// Each stage is idle for (p-1)(TF + TBW) and holds all m microbatches.
-#include "catalog.hpp"
-#include "sequence_builder.hpp"
-#include "shape_needs.hpp"
+#include <rrfp/policies/catalog.hpp>
+#include <rrfp/policies/sequence_builder.hpp>
+#include <rrfp/policies/shape_needs.hpp>
 
 namespace rrfp::policies {
 

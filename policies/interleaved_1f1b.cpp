@@ -8,9 +8,9 @@
 /// even be infeasible: with v = 2 and groups of p, a last group of 2..p-3 ends in a cycle of waits.
 #include <algorithm>
 
-#include "catalog.hpp"
-#include "sequence_builder.hpp"
-#include "shape_needs.hpp"
+#include <rrfp/policies/catalog.hpp>
+#include <rrfp/policies/sequence_builder.hpp>
+#include <rrfp/policies/shape_needs.hpp>
 
 namespace rrfp::policies {
 

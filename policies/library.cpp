@@ -5,10 +5,9 @@
 #include <string>
 #include <utility>
 
+#include <rrfp/core/check_policy.hpp>
+#include <rrfp/policies/catalog.hpp>
 #include <rrfp/policies/policy_library.hpp>
-#include <rrfp/schedule/check_policy.hpp>
-
-#include "catalog.hpp"
 
 namespace rrfp::policies {
 

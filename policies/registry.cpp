@@ -2,9 +2,8 @@
 #include <utility>
 #include <variant>
 
+#include <rrfp/policies/catalog.hpp>
 #include <rrfp/policies/registry.hpp>
-
-#include "catalog.hpp"
 
 namespace rrfp::policies {
 

@@ -1,4 +1,4 @@
-#include "sequence_builder.hpp"
+#include <rrfp/policies/sequence_builder.hpp>
 
 #include <algorithm>
 

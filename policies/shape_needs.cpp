@@ -1,4 +1,4 @@
-#include "shape_needs.hpp"
+#include <rrfp/policies/shape_needs.hpp>
 
 #include <string>
 

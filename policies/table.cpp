@@ -2,10 +2,9 @@
 #include <fstream>
 #include <string>
 
+#include <rrfp/core/sequence.hpp>
+#include <rrfp/policies/catalog.hpp>
 #include <rrfp/policies/table_csv.hpp>
-#include <rrfp/schedule/sequence.hpp>
-
-#include "catalog.hpp"
 
 namespace rrfp::policies {
 

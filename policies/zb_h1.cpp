@@ -2,9 +2,9 @@
 /// here on every stage). Source: arXiv 2401.10241.
 #include <algorithm>
 
-#include "catalog.hpp"
-#include "sequence_builder.hpp"
-#include "shape_needs.hpp"
+#include <rrfp/policies/catalog.hpp>
+#include <rrfp/policies/sequence_builder.hpp>
+#include <rrfp/policies/shape_needs.hpp>
 
 namespace rrfp::policies {
 

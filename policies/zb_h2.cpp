@@ -1,8 +1,8 @@
 /// ZB-H2: twice 1F1B's forwards in the ramp-up, so that W fills the whole ramp-down. No idle time
 /// at equal costs, for the memory of 2p-1 microbatches. Source: arXiv 2401.10241.
-#include "catalog.hpp"
-#include "sequence_builder.hpp"
-#include "shape_needs.hpp"
+#include <rrfp/policies/catalog.hpp>
+#include <rrfp/policies/sequence_builder.hpp>
+#include <rrfp/policies/shape_needs.hpp>
 
 namespace rrfp::policies {
 

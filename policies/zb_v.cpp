@@ -4,9 +4,9 @@
 /// torch.distributed.pipelining.
 #include <algorithm>
 
-#include "catalog.hpp"
-#include "sequence_builder.hpp"
-#include "shape_needs.hpp"
+#include <rrfp/policies/catalog.hpp>
+#include <rrfp/policies/sequence_builder.hpp>
+#include <rrfp/policies/shape_needs.hpp>
 
 namespace rrfp::policies {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <pybind11/stl.h>
-#include <rrfp/schedule/policy.hpp>
-#include <rrfp/schedule/sequence.hpp>
+#include <rrfp/core/policy.hpp>
+#include <rrfp/core/sequence.hpp>
 
 #include "gil.hpp"
 

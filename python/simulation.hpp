@@ -11,7 +11,7 @@
 #include <pybind11/stl.h>
 #include <rrfp/base/units.hpp>
 #include <rrfp/job/job.hpp>
-#include <rrfp/plan/plan.hpp>
+#include <rrfp/job/plan.hpp>
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/simulate/simulator.hpp>
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include <rrfp/files/atomic_file.hpp>
+#include <rrfp/io/atomic_file.hpp>
 
 namespace rrfp::apps {
 

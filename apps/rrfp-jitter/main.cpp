@@ -10,18 +10,18 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/experiment/agreement.hpp>
-#include <rrfp/experiment/experiment.hpp>
-#include <rrfp/experiment/page.hpp>
-#include <rrfp/experiment/store.hpp>
-#include <rrfp/experiment/tables.hpp>
-#include <rrfp/files/atomic_file.hpp>
+#include <rrfp/io/atomic_file.hpp>
 
 #include "../common/checks.hpp"
 #include "../common/console.hpp"
 #include "../common/program.hpp"
 #include "../rrfp-node/interrupt_watch.hpp"
+#include "agreement.hpp"
+#include "experiment.hpp"
+#include "page.hpp"
 #include "run_cells.hpp"
+#include "store.hpp"
+#include "tables.hpp"
 
 namespace {
 

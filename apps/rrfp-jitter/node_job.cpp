@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include <rrfp/base/exit_code.hpp>
-#include <rrfp/files/atomic_file.hpp>
+#include <rrfp/io/atomic_file.hpp>
 
 namespace rrfp::apps {
 

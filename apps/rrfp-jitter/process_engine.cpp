@@ -10,7 +10,7 @@
 #include <map>
 #include <thread>
 
-#include <rrfp/json/parse_json.hpp>
+#include <rrfp/io/parse_json.hpp>
 
 #include "node_job.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include <rrfp/experiment/cell.hpp>
+#include "cell.hpp"
 
 namespace rrfp::apps {
 

@@ -10,11 +10,11 @@
 #include <fmt/format.h>
 
 #include <rrfp/base/check.hpp>
-#include <rrfp/wall_clock/engine.hpp>
 
 #include "../common/console.hpp"
 #include "process_engine.hpp"
 #include "progress.hpp"
+#include "wall_clock_engine.hpp"
 
 namespace rrfp::apps {
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include <rrfp/experiment/store.hpp>
+#include "store.hpp"
 
 namespace rrfp::apps {
 

@@ -10,7 +10,7 @@
 #include <rrfp/actors/recovery.hpp>
 #include <rrfp/base/units.hpp>
 #include <rrfp/compute/estimate.hpp>
-#include <rrfp/plan/node_places.hpp>
+#include <rrfp/job/node_places.hpp>
 #include <rrfp/policies/registry.hpp>
 
 #include "../common/console.hpp"

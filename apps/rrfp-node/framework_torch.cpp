@@ -1,4 +1,4 @@
-#include <rrfp/actors/torch_framework.hpp>
+#include <rrfp/torch_actors/torch_framework.hpp>
 
 #include "framework.hpp"
 

@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/io/parse_json.hpp>
 #include <rrfp/job/job_template.hpp>
-#include <rrfp/json/parse_json.hpp>
 
 #include "../common/console.hpp"
 #include "../common/program.hpp"

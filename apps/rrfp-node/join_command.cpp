@@ -2,7 +2,7 @@
 #include <memory>
 
 #include <rrfp/actors/job_cluster.hpp>
-#include <rrfp/plan/node_places.hpp>
+#include <rrfp/job/node_places.hpp>
 #include <rrfp/policies/registry.hpp>
 
 #include "../common/console.hpp"

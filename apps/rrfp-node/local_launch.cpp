@@ -19,8 +19,8 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/actors/membership.hpp>
-#include <rrfp/plan/node_places.hpp>
+#include <rrfp/job/node_places.hpp>
+#include <rrfp/membership/membership.hpp>
 
 #include "../common/console.hpp"
 #include "../common/program.hpp"

@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/files/atomic_file.hpp>
+#include <rrfp/io/atomic_file.hpp>
 
 #include "../common/console.hpp"
 

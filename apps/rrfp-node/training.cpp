@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/actors/job_checkpoint.hpp>
-#include <rrfp/plan/node_places.hpp>
+#include <rrfp/job/node_places.hpp>
 #include <rrfp/policies/registry.hpp>
 
 #include "../common/console.hpp"

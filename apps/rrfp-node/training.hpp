@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/base/exit_code.hpp>
-
 #include <rrfp/actors/run_job.hpp>
+#include <rrfp/base/exit_code.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/metrics/board.hpp>
 

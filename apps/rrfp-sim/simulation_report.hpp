@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/plan/plan.hpp>
+#include <rrfp/job/plan.hpp>
 
 namespace rrfp::apps {
 

@@ -22,9 +22,8 @@
 #include <rrfp/accelerator/load.hpp>
 #include <rrfp/base/statistics.hpp>
 #include <rrfp/torch/tensors.hpp>
+#include <rrfp/torch_actors/accelerated_device.hpp>
 #include <rrfp/tp_coord/in_process_collective.hpp>
-
-#include "torch/accelerated_device.hpp"
 
 namespace {
 

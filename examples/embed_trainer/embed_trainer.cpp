@@ -14,7 +14,9 @@
 
 #include <torch/torch.h>
 
+#include <rrfp/job/job.hpp>
 #include <rrfp/pipeline.hpp>
+#include <rrfp/policies/registry.hpp>
 
 namespace {
 

@@ -6,11 +6,11 @@
 
 #include <rrfp/accelerator/event_poller.hpp>
 #include <rrfp/torch/tensors.hpp>
+#include <rrfp/torch_actors/accelerated_device.hpp>
+#include <rrfp/torch_actors/accelerated_ranks.hpp>
 
 #include "fake_platform.hpp"
 #include "small_session.hpp"
-#include "torch/accelerated_device.hpp"
-#include "torch/accelerated_ranks.hpp"
 
 #include <catch2/catch.hpp>
 

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include <rrfp/schedule/transcript.hpp>
+#include <rrfp/core/transcript.hpp>
 #include <rrfp/torch/stage_compute.hpp>
 
 #include "plain_loop.hpp"

@@ -7,7 +7,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "device/caller_queue.hpp"
+#include <rrfp/device/caller_queue.hpp>
 
 using namespace rrfp;
 using namespace rrfp::actors;

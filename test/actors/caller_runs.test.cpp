@@ -4,8 +4,8 @@
 #include <thread>
 #include <vector>
 
-#include "control/caf_compat.hpp"
-#include "control/messages.hpp"
+#include <rrfp/actors/control/caf_compat.hpp>
+#include <rrfp/actors/control/messages.hpp>
 
 // Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>

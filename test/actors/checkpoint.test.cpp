@@ -11,9 +11,9 @@
 #include <fmt/format.h>
 
 #include <rrfp/actors/checkpoint_tensors.hpp>
+#include <rrfp/actors/job/job_saves.hpp>
 #include <rrfp/checkpoint/ring.hpp>
 
-#include "job/job_saves.hpp"
 #include "program.hpp"
 #include "small_session.hpp"
 

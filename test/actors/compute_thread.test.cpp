@@ -2,7 +2,7 @@
 
 #include <future>
 
-#include "device/compute_thread.hpp"
+#include <rrfp/device/compute_thread.hpp>
 
 using rrfp::actors::compute_thread;
 

@@ -2,7 +2,7 @@
 /// fit the run. More of it: test/fuzz/targets/mail.cpp.
 #include <random>
 
-#include "control/messages.hpp"
+#include <rrfp/actors/control/messages.hpp>
 
 // Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>

@@ -4,11 +4,11 @@
 #include <future>
 #include <random>
 
-#include <rrfp/schedule/transcript.hpp>
+#include <rrfp/core/transcript.hpp>
+#include <rrfp/device/virtual_device.hpp>
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/simulate/stage_costs.hpp>
 
-#include "device/virtual_device.hpp"
 #include "run_setup.hpp"
 
 #include <catch2/catch.hpp>

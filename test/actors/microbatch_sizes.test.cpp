@@ -1,5 +1,5 @@
 // The order of admission of real data follows from the sizes of microbatches.
-#include "torch/microbatch_sizes.hpp"
+#include <rrfp/torch_actors/microbatch_sizes.hpp>
 
 #include <algorithm>
 #include <functional>

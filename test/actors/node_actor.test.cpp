@@ -1,5 +1,5 @@
 /// What the actor of a node tells the job.
-#include "node/node_actor.hpp"
+#include <rrfp/actors/stage/node_actor.hpp>
 
 // Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include <rrfp/actors/torch_model.hpp>
 #include <rrfp/torch/model.hpp>
+#include <rrfp/torch_actors/torch_model.hpp>
 
 #include "run_setup.hpp"
 #include "small_model.hpp"

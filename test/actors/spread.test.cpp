@@ -3,8 +3,8 @@
 #include <future>
 
 #include <rrfp/actors/checkpoint_tensors.hpp>
-#include <rrfp/actors/membership.hpp>
-#include <rrfp/plan/node_places.hpp>
+#include <rrfp/job/node_places.hpp>
+#include <rrfp/membership/membership.hpp>
 #include <rrfp/torch/tensors.hpp>
 
 #include "program.hpp"

@@ -7,8 +7,7 @@
 #include <catch2/catch.hpp>
 
 #include <rrfp/actors/recovery.hpp>
-
-#include "recovery/state_bytes.hpp"
+#include <rrfp/actors/recovery/state_bytes.hpp>
 
 namespace rrfp::actors {
 namespace {

@@ -2,7 +2,8 @@
 #include <vector>
 
 #include "run_setup.hpp"
-#include "transport/synchronous_transport.hpp"
+
+#include <rrfp/transport/synchronous_transport.hpp>
 
 #include <catch2/catch.hpp>
 

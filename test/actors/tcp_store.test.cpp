@@ -4,7 +4,7 @@
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "torch/tcp_store.hpp"
+#include <rrfp/torch_actors/tcp_store.hpp>
 
 // Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>

@@ -4,7 +4,7 @@
 #include <future>
 #include <thread>
 
-#include <rrfp/actors/transport.hpp>
+#include <rrfp/transport/transport.hpp>
 
 // Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>

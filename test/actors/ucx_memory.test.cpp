@@ -4,8 +4,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "transport/ucx/byte_exchange.hpp"
-#include "transport/ucx/slab_pool.hpp"
+#include <rrfp/transport/slab_pool.hpp>
+#include <rrfp/transport/ucx/byte_exchange.hpp>
 
 namespace rrfp::actors::ucx {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/actors/ucx_transport.hpp>
+#include <rrfp/transport/ucx_transport.hpp>
 
 #include "../support/eventually.hpp"
 

@@ -2,7 +2,7 @@
 /// it: test/fuzz/targets/ucx_frame.cpp.
 #include <cstring>
 
-#include "transport/ucx/wire_format.hpp"
+#include <rrfp/transport/ucx/wire_format.hpp>
 
 #include <catch2/catch.hpp>
 

@@ -8,7 +8,7 @@
 ///   set_aside 2026-01-31T12:00:00Z
 ///   resume                                 the steps to verify, in this order
 ///   judge 10 77 as 10 77                   bytes and xxh64 as listed, and as found
-#include <rrfp/checkpoint_core/ring_plan.hpp>
+#include <rrfp/core/ring_plan.hpp>
 
 #include "core_transcripts.hpp"
 

@@ -9,8 +9,8 @@
 #include <tuple>
 #include <vector>
 
-#include <rrfp/job_core/events.hpp>
-#include <rrfp/recovery_core/recovery_point.hpp>
+#include <rrfp/core/job_events.hpp>
+#include <rrfp/core/recovery_point.hpp>
 
 #include "symbols.hpp"
 #include "world.hpp"

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include <rrfp/transport_core/frames.hpp>
+#include <rrfp/core/transport_frames.hpp>
 
 #include "network.hpp"
 #include "symbols.hpp"

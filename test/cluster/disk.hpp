@@ -11,7 +11,7 @@
 #include "symbols.hpp"
 #include "world.hpp"
 
-#include <rrfp/recovery_core/copy_set.hpp>
+#include <rrfp/core/copy_set.hpp>
 
 namespace rrfp::cluster {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/job_core/job_core.hpp>
+#include <rrfp/core/job_core.hpp>
 
 #include "disk.hpp"
 #include "mail.hpp"

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include <rrfp/base/codec.hpp>
-#include <rrfp/job_core/events.hpp>
-#include <rrfp/recovery_core/copy_set.hpp>
-#include <rrfp/schedule/event.hpp>
+#include <rrfp/core/copy_set.hpp>
+#include <rrfp/core/event.hpp>
+#include <rrfp/core/job_events.hpp>
 
 #include "symbols.hpp"
 

@@ -12,8 +12,8 @@
 #include <variant>
 #include <vector>
 
-#include <rrfp/membership_core/follower_core.hpp>
-#include <rrfp/membership_core/leader_core.hpp>
+#include <rrfp/core/follower_core.hpp>
+#include <rrfp/core/leader_core.hpp>
 
 #include "network.hpp"
 

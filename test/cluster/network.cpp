@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include <rrfp/membership_core/common.hpp>
+#include <rrfp/core/membership_common.hpp>
 
 #include "traffic.hpp"
 

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include <rrfp/membership_core/messages.hpp>
+#include <rrfp/core/membership_messages.hpp>
 
 #include "world.hpp"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include <rrfp/base/codec.hpp>
-#include <rrfp/transport_core/connections.hpp>
+#include <rrfp/core/connections.hpp>
 
 #include "cluster.hpp"
 

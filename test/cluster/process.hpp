@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <rrfp/base/exit_code.hpp>
-#include <rrfp/recovery_core/recovery_point.hpp>
+#include <rrfp/core/recovery_point.hpp>
 
 #include "member.hpp"
 #include "session.hpp"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/schedule/event.hpp>
-#include <rrfp/transport_core/message_header.hpp>
+#include <rrfp/core/event.hpp>
+#include <rrfp/core/message_header.hpp>
 
 #include "symbols.hpp"
 #include "world.hpp"

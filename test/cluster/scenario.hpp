@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/schedule/policy_set.hpp>
-#include <rrfp/schedule/stage_core.hpp>
+#include <rrfp/core/policy.hpp>
+#include <rrfp/core/stage_core.hpp>
 
 #include "random_source.hpp"
 

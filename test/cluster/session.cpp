@@ -4,8 +4,8 @@
 #include <bit>
 
 #include <rrfp/base/step_name.hpp>
+#include <rrfp/core/stage_core.hpp>
 #include <rrfp/policies/registry.hpp>
-#include <rrfp/schedule/dispatch_rule.hpp>
 
 #include "cluster.hpp"
 #include "job.hpp"

@@ -10,11 +10,12 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/recovery_core/copy_fetches.hpp>
-#include <rrfp/recovery_core/recovery_point.hpp>
-#include <rrfp/schedule/stage_core.hpp>
-#include <rrfp/tp_coord/order/launch_order.hpp>
-#include <rrfp/transport_core/transport_core.hpp>
+#include <rrfp/core/copy_fetches.hpp>
+#include <rrfp/core/recovery_point.hpp>
+#include <rrfp/core/stage_core.hpp>
+#include <rrfp/core/stage_snapshot.hpp>
+#include <rrfp/core/transport_core.hpp>
+#include <rrfp/tp_coord/launch_order.hpp>
 
 #include "data_network.hpp"
 #include "mail.hpp"

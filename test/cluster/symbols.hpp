@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/schedule/placement.hpp>
+#include <rrfp/core/placement.hpp>
 
 #include "scenario.hpp"
 

@@ -12,12 +12,12 @@
 #include <torch/nn.h>
 #include <catch2/catch.hpp>
 
+#include <rrfp/torch/graph_split.hpp>
 #include <rrfp/torch/operators.hpp>
 #include <rrfp/torch/stage_compute.hpp>
+#include <rrfp/torch/weight_stash.hpp>
 
-#include "graph_split.hpp"
 #include "small_model.hpp"
-#include "weight_stash.hpp"
 
 namespace rrfp::compute::test {
 

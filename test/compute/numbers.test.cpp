@@ -6,7 +6,7 @@
 
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/compute/lr_schedule.hpp>
-#include <rrfp/compute/parameter_report.hpp>
+#include <rrfp/compute/parameters.hpp>
 #include <rrfp/job/model_rules.hpp>
 
 namespace rrfp::compute::test {

@@ -8,11 +8,10 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <catch2/catch.hpp>
 
+#include <rrfp/torch/graph_leaves.hpp>
 #include <rrfp/torch/operators.hpp>
 #include <rrfp/torch/stage_compute.hpp>
-
-#include "graph_leaves.hpp"
-#include "weight_stash.hpp"
+#include <rrfp/torch/weight_stash.hpp>
 
 namespace rrfp::compute::test {
 

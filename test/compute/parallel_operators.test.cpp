@@ -13,9 +13,9 @@
 #include <rrfp/torch/batch_source.hpp>
 #include <rrfp/torch/operators.hpp>
 #include <rrfp/torch/parallel_operators.hpp>
+#include <rrfp/torch/weight_stash.hpp>
 
 #include "ranks.hpp"
-#include "weight_stash.hpp"
 
 namespace rrfp::compute::test {
 

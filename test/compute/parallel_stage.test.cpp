@@ -7,7 +7,7 @@
 #include <catch2/catch.hpp>
 
 #include <rrfp/compute/estimate.hpp>
-#include <rrfp/compute/shard.hpp>
+#include <rrfp/compute/parameters.hpp>
 #include <rrfp/torch/model.hpp>
 #include <rrfp/torch/stage_compute.hpp>
 

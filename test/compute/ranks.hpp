@@ -10,10 +10,9 @@
 #include <vector>
 
 #include <rrfp/compute/rank_group.hpp>
+#include <rrfp/device/collective_group.hpp>
 #include <rrfp/torch/stage_compute.hpp>
 #include <rrfp/tp_coord/in_process_collective.hpp>
-
-#include "device/collective_group.hpp"
 
 namespace rrfp::compute::test {
 

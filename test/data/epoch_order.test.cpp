@@ -1,5 +1,5 @@
 // Every epoch holds each sample once, in an order that follows from seed and epoch alone.
-#include "epoch_order.hpp"
+#include <rrfp/data/epoch_order.hpp>
 
 #include <algorithm>
 #include <numeric>

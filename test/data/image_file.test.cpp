@@ -1,5 +1,5 @@
 // PNG and JPEG files: every colour type, and corrupt files of every kind.
-#include "image_file.hpp"
+#include <rrfp/data/image_file.hpp>
 
 #include <png.h>
 #include <turbojpeg.h>

@@ -1,7 +1,8 @@
 // data.images: texts with images, from a file of lines.
 #include <array>
 
-#include "image_tensor.hpp"
+#include <rrfp/data/image_tensor.hpp>
+
 #include "support.hpp"
 
 namespace rrfp::data::test {

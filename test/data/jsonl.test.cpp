@@ -2,7 +2,8 @@
 #include <set>
 #include <thread>
 
-#include "input_file.hpp"
+#include <rrfp/data/input_file.hpp>
+
 #include "support.hpp"
 
 namespace rrfp::data::test {

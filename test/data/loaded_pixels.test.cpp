@@ -1,6 +1,6 @@
 // Images as Hugging Face's loaders see them. The tables hold the output of Pillow 13 for the same
 // files: ImageOps.exif_transpose(Image.open(file)).convert("RGB").
-#include "image_file.hpp"
+#include <rrfp/data/image_file.hpp>
 
 #include <turbojpeg.h>
 #include <zlib.h>

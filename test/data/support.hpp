@@ -10,10 +10,10 @@
 #include <ATen/ATen.h>
 #include <catch2/catch.hpp>
 
+#include <rrfp/data/image_file.hpp>
 #include <rrfp/data/shapes.hpp>
 #include <rrfp/data/source.hpp>
 
-#include "image_file.hpp"
 #include "program.hpp"
 
 namespace rrfp::data::test {

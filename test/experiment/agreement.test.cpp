@@ -1,8 +1,8 @@
 #include <catch2/catch.hpp>
 
 #include <rrfp/base/statistics.hpp>
-#include <rrfp/experiment/agreement.hpp>
 
+#include "agreement.hpp"
 #include "support.hpp"
 
 namespace rrfp::experiment {

@@ -4,9 +4,10 @@
 #include <cstdlib>
 #include <functional>
 
-#include <rrfp/experiment/candidates.hpp>
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/simulate/stage_costs.hpp>
+
+#include "candidates.hpp"
 
 namespace rrfp::experiment {
 

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include <rrfp/plan/plan.hpp>
+#include <rrfp/job/plan.hpp>
 
 #include "support.hpp"
 

@@ -3,11 +3,12 @@
 
 #include <set>
 
-#include <rrfp/experiment/distorted.hpp>
+#include <rrfp/core/sequence.hpp>
 #include <rrfp/policies/registry.hpp>
-#include <rrfp/schedule/sequence.hpp>
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/simulate/stage_costs.hpp>
+
+#include "distorted.hpp"
 
 namespace rrfp::experiment {
 

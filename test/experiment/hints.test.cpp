@@ -1,8 +1,7 @@
 /// The hints that runs derive from their policies, and their effect.
 #include <catch2/catch.hpp>
 
-#include <rrfp/experiment/hints.hpp>
-
+#include "hints.hpp"
 #include "support.hpp"
 
 namespace rrfp::experiment {

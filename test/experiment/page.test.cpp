@@ -3,8 +3,7 @@
 
 #include <regex>
 
-#include <rrfp/experiment/page.hpp>
-
+#include "page.hpp"
 #include "support.hpp"
 
 namespace rrfp::experiment {

@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <set>
 
-#include <rrfp/experiment/cell.hpp>
 #include <rrfp/job/check_job.hpp>
 #include <rrfp/policies/registry.hpp>
 
+#include "cell.hpp"
 #include "program.hpp"
 #include "support.hpp"
 

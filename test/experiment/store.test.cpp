@@ -3,9 +3,8 @@
 
 #include <fstream>
 
-#include <rrfp/experiment/store.hpp>
-
 #include "program.hpp"
+#include "store.hpp"
 #include "support.hpp"
 
 namespace rrfp::experiment {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/experiment/cell.hpp>
+#include "cell.hpp"
 
 namespace rrfp::experiment::testing {
 

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 
-#include <rrfp/experiment/page.hpp>
-#include <rrfp/experiment/store.hpp>
-#include <rrfp/experiment/tables.hpp>
-
+#include "page.hpp"
+#include "store.hpp"
 #include "support.hpp"
+#include "tables.hpp"
 
 namespace rrfp::experiment {
 

@@ -1,7 +1,7 @@
 /// Atomic file writes: the file is complete or unchanged, and other files are untouched.
 #include <catch2/catch.hpp>
 
-#include <rrfp/files/atomic_file.hpp>
+#include <rrfp/io/atomic_file.hpp>
 
 #include "program.hpp"
 

@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include <rrfp/checkpoint/checksum.hpp>
-#include <rrfp/json/parse_json.hpp>
+#include <rrfp/io/parse_json.hpp>
 
 #include "program.hpp"
 

@@ -14,7 +14,8 @@
 
 #include <sys/socket.h>
 
-#include "channel.hpp"
+#include <rrfp/membership/channel.hpp>
+
 #include "mutate.hpp"
 
 #include <unistd.h>

@@ -13,10 +13,10 @@
 #include <rrfp/accelerator/load.hpp>
 #include <rrfp/torch/operators.hpp>
 #include <rrfp/torch/stage_compute.hpp>
+#include <rrfp/torch_actors/accelerated_device.hpp>
 #include <rrfp/tp_coord/in_process_collective.hpp>
 
 #include "small_session.hpp"
-#include "torch/accelerated_device.hpp"
 
 namespace rrfp::actors {
 

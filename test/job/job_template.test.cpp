@@ -5,9 +5,9 @@
 #include <sstream>
 
 #include <rrfp/job/job_template.hpp>
+#include <rrfp/job/schema.hpp>
 
 #include "job_texts.hpp"
-#include "schema.hpp"
 
 namespace rrfp::testing {
 namespace {

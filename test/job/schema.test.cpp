@@ -1,6 +1,6 @@
 /// The properties of the table of keys: each key sets its own member, the dump restores the job,
 /// and the reference is complete.
-#include "schema.hpp"
+#include <rrfp/job/schema.hpp>
 
 #include <set>
 

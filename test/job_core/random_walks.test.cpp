@@ -7,7 +7,7 @@
 #include <catch2/catch.hpp>
 
 #include <rrfp/base/step_name.hpp>
-#include <rrfp/job_core/job_core.hpp>
+#include <rrfp/core/job_core.hpp>
 
 namespace rrfp {
 namespace {

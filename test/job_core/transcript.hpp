@@ -13,7 +13,7 @@
 
 #include <string>
 
-#include <rrfp/job_core/job_core.hpp>
+#include <rrfp/core/job_core.hpp>
 
 namespace rrfp::testing {
 

@@ -1,7 +1,7 @@
 /// Deeply nested text is refused before it reaches the parser.
 #include <catch2/catch.hpp>
 
-#include <rrfp/json/parse_json.hpp>
+#include <rrfp/io/parse_json.hpp>
 
 namespace rrfp {
 namespace {

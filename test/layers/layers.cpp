@@ -16,7 +16,7 @@ using names = std::set<std::string, std::less<>>;
 
 struct layer {
   std::string folder;
-  names may_include;    ///< other layers (base is open to all), or single public headers of them
+  names may_include;    ///< other layers (base is open to all), or single headers of them
   names third_parties;  ///< the watched ones that it may include
 };
 
@@ -31,129 +31,124 @@ names with(names a, const names& b) {
 
 const std::map<std::string, layer, std::less<>>& layers() {
   static const std::map<std::string, layer, std::less<>> all{
-      {"base", {"libpipeline/base", {}, {}}},
-      {"schedule", {"libpipeline/schedule", {}, {}}},
-      {"job_core", {"libactors/job/core", {"schedule"}, {}}},
-      {"recovery_core", {"libactors/recovery/core", {}, {}}},
-      {"transport_core", {"libactors/transport/ucx/core", {"schedule"}, {}}},
-      {"checkpoint_core", {"libpipeline/checkpoint/core", {"schedule"}, {}}},
-      {"stragglers", {"libpipeline/stragglers", {}, {}}},
-      {"weather", {"libpipeline/weather", {"schedule"}, {}}},
-      {"simulate", {"libpipeline/simulate", {"schedule", "weather"}, {}}},
-      {"workload", {"libpipeline/workload", {"schedule", "weather"}, {}}},
+      {"base", {"libpipeline/rrfp/base", {}, {}}},
+      {"core", {"libpipeline/rrfp/core", {}, {}}},
+      // The only layer that calls the JSON library's parser.
+      {"io", {"libpipeline/rrfp/io", {}, {}}},
+      {"simulate", {"libpipeline/rrfp/simulate", {"core"}, {}}},
+      // Sizes and weather, without the simulator.
+      {"workload", {"libpipeline/rrfp/workload", {"core", "rrfp/simulate/keyed_random.hpp"}, {}}},
       {"hugging_face",
-       {"libpipeline/hugging_face",
-        {"schedule", "json", "rrfp/job/options.hpp", "rrfp/job/model_rules.hpp"},
+       {"libpipeline/rrfp/hugging_face",
+        {"core", "io", "rrfp/job/options.hpp", "rrfp/job/model_rules.hpp"},
         {}}},
       // Jobs are read and planned with the policies that the caller passes in.
-      {"job", {"libpipeline/job", {"schedule", "weather", "workload", "hugging_face"}, {"toml++"}}},
-      {"plan", {"libpipeline/plan", {"schedule", "weather", "simulate", "workload", "job"}, {}}},
-      {"html", {"libpipeline/html", {}, {}}},
-      // The only layer that calls the JSON library's parser.
-      {"json", {"libpipeline/json", {}, {}}},
-      {"files", {"libpipeline/files", {"schedule"}, {}}},
+      {"job",
+       {"libpipeline/rrfp/job", {"core", "simulate", "workload", "hugging_face"}, {"toml++"}}},
       // A file format, independent of models and of the tensor library.
-      {"safetensors", {"libpipeline/safetensors", {"files", "schedule", "json"}, {}}},
-      {"checkpoint",
-       {"libpipeline/checkpoint",
-        {"checkpoint_core", "files", "schedule", "safetensors", "json"},
-        {}}},
+      {"safetensors", {"libpipeline/rrfp/safetensors", {"core", "io"}, {}}},
+      {"checkpoint", {"libpipeline/rrfp/checkpoint", {"core", "io", "safetensors"}, {}}},
       // Writes recorded durations in the simulator's format, but does not run the simulator.
       {"report",
-       {"libpipeline/report",
-        {"schedule", "stragglers", "html", "json", "rrfp/simulate/duration_table.hpp"},
-        {}}},
+       {"libpipeline/rrfp/report", {"core", "io", "rrfp/simulate/duration_table.hpp"}, {}}},
       // What a rank computes, without a framework, and with libtorch.
       {"compute",
-       {"libpipeline/compute",
-        {"schedule", "rrfp/job/options.hpp", "rrfp/job/model_rules.hpp"},
+       {"libpipeline/rrfp/compute",
+        {"core", "rrfp/job/options.hpp", "rrfp/job/model_rules.hpp"},
         {}}},
       {"torch",
-       {"libpipeline/torch",
-        {"schedule", "compute", "safetensors", "rrfp/job/options.hpp", "rrfp/job/model_rules.hpp"},
+       {"libpipeline/rrfp/torch",
+        {"core", "compute", "safetensors", "rrfp/job/options.hpp", "rrfp/job/model_rules.hpp"},
         torch}},
       {"data",
-       {"libpipeline/data",
-        {"schedule", "json", "rrfp/torch/batch_source.hpp", "rrfp/compute/keyed_hash.hpp",
+       {"libpipeline/rrfp/data",
+        {"core", "io", "rrfp/torch/batch_source.hpp", "rrfp/compute/keyed_hash.hpp",
          "rrfp/compute/microbatch_layout.hpp", "rrfp/job/byte_level.hpp", "rrfp/job/options.hpp"},
         {"ATen", "c10", "png.h", "turbojpeg.h"}}},
-      {"policies", {"policies", {"schedule"}, {}}},
-      // Above libpipeline and policies.
-      {"experiment",
-       {"apps/rrfp-jitter/experiment",
-        {"files", "schedule", "weather", "simulate", "policies", "job", "plan", "workload", "html",
-         "json"},
-        {}}},
+      {"policies", {"policies", {"core"}, {}}},
+      {"tp_coord", {"libtp_coord/rrfp/tp_coord", {"core"}, {}}},
       // Part of a library that programs load at run time.
-      {"nccl", {"libtp_coord/nccl", {"schedule", "tp_coord"}, cuda}},
-      {"tp_coord", {"libtp_coord", {"schedule"}, {}}},
+      {"nccl", {"libtp_coord/rrfp/nccl", {"core", "tp_coord"}, cuda}},
+      // Membership needs no actors and no tensors, so it builds and is tested separately.
+      {"membership", {"libactors/rrfp/membership", {"core"}, {"openssl"}}},
+      // Counters and their text; serving it is up to the programs.
+      {"metrics", {"libactors/rrfp/metrics", {"core"}, {}}},
+      // The runtime, which knows no framework.
+      {"transport", {"libactors/rrfp/transport", {"core", "tp_coord"}, {}}},
+      {"device",
+       {"libactors/rrfp/device",
+        {"core", "compute", "metrics", "safetensors", "tp_coord", "transport"},
+        {}}},
       {"actors",
-       {"libactors",
-        {"plan", "compute", "data", "tp_coord", "job", "weather", "simulate", "schedule",
-         "job_core", "recovery_core", "transport_core", "checkpoint", "safetensors", "metrics",
-         "accelerator", "files", "stragglers", "torch"},
-        with(torch, {"caf"})}},
+       {"libactors/rrfp/actors",
+        {"core", "io", "simulate", "job", "checkpoint", "safetensors", "compute", "tp_coord",
+         "device", "membership", "metrics", "transport"},
+        {"caf"}}},
       // The interface to devices, and the implementation for CUDA.
       {"accelerator",
-       {"libactors/accelerator", {"schedule", "tp_coord", "compute"}, {"ATen", "c10"}}},
+       {"libactors/rrfp/accelerator", {"core", "tp_coord", "compute"}, {"ATen", "c10"}}},
       {"cuda",
-       {"libactors/cuda",
-        {"schedule", "tp_coord", "accelerator", "nccl", "compute"},
+       {"libactors/rrfp/cuda",
+        {"core", "tp_coord", "accelerator", "nccl", "compute"},
         with({"ATen", "c10"}, cuda)}},
+      // libtorch as the framework of the runtime.
+      {"torch_actors",
+       {"libactors/rrfp/torch_actors",
+        {"core", "simulate", "job", "compute", "torch", "data", "tp_coord", "accelerator", "actors",
+         "device", "transport"},
+        torch}},
       {"trainer",
-       {"libactors/trainer",
-        {"actors", "plan", "compute", "job", "policies", "tp_coord", "schedule", "checkpoint",
-         "metrics", "torch"},
+       {"libactors/rrfp/trainer",
+        {"core", "job", "checkpoint", "compute", "torch", "policies", "tp_coord", "actors",
+         "membership", "metrics", "torch_actors", "transport"},
         torch}},
       {"python",
        {"python",
-        {"compute", "report", "actors", "policies", "plan", "simulate", "job", "schedule"},
+        {"core", "simulate", "job", "compute", "report", "policies", "actors", "membership"},
         {}}},
-      {"wall_clock",
-       {"apps/rrfp-jitter/wall_clock",
-        {"actors", "experiment", "plan", "simulate", "job", "schedule"},
-        {}}},
-      // Counters and their text; serving it is up to the programs.
-      {"metrics", {"libactors/metrics", {"schedule"}, {}}},
-      {"membership_core", {"libactors/membership/core", {}, {}}},
-      // Membership needs no actors and no tensors, so it builds and is tested separately.
-      {"membership",
-       {"libactors/membership",
-        {"membership_core", "rrfp/actors/launch_environment.hpp", "rrfp/actors/membership.hpp"},
-        {"openssl"}}},
+      // Experiments: above libpipeline and policies, without actors but in one engine.
+      {"jitter",
+       {"apps/rrfp-jitter", {"core", "io", "simulate", "job", "workload", "policies"}, {"CLI"}}},
       {"apps",
        {"apps",
-        {"actors",   "plan",    "compute",    "data",     "tp_coord",     "job",
-         "policies", "weather", "workload",   "trainer",  "hugging_face", "experiment",
-         "simulate", "report",  "wall_clock", "schedule", "checkpoint",   "safetensors",
-         "metrics",  "files",   "stragglers", "json",     "torch"},
+        {"core", "io", "simulate", "workload", "hugging_face", "job", "safetensors", "checkpoint",
+         "report", "compute", "torch", "data", "policies", "tp_coord", "actors", "membership",
+         "metrics", "torch_actors", "trainer"},
         with(torch, {"caf", "CLI", "toml++", "CivetServer.h"})}},
   };
   return all;
 }
 
-/// The rooms of the actors' layer: which other rooms each may include, and whether it uses actors.
-struct room {
-  names may_include;
-  bool uses_caf = true;
-};
-const std::map<std::string, room, std::less<>> rooms{
-    {"transport", {{}, false}},
-    {"device", {{"transport"}, false}},
-    {"control", {{"device", "transport"}}},
-    {"recovery", {{"control"}}},
-    {"stage", {{"control", "device", "recovery"}}},
-    {"node", {{"control", "recovery", "stage"}}},
-    {"job", {{"control"}}},
-    {"bring_up", {{"control", "device", "job", "node", "recovery", "transport"}}},
-    {"torch", {{"device", "transport"}, false}},
-};
-constexpr std::string_view rooms_folder = "libactors/";
+/// The only file of its layer that may include this other layer.
+const std::map<std::string, std::string, std::less<>> sole_users{
+    {"apps/rrfp-jitter/wall_clock_engine.cpp", "actors"}};
 
-/// The room of the actors' layer that includes libtorch. The others are the runtime, which knows no
-/// framework.
-constexpr std::string_view torch_room = "libactors/torch/";
-const names of_torch_room{"torch", "data", "accelerator"};
+/// The folders of the actors' layer, and which other folders each may include. The layer's own
+/// files may include all of them; a folder may include these of them.
+const std::map<std::string, names, std::less<>> actor_folders{
+    {"control", {}},
+    {"recovery", {"control"}},
+    {"job", {"control"}},
+    {"stage", {"control", "recovery"}},
+};
+const names actor_doors{"checkpoint_tensors.hpp", "checkpointing.hpp", "recovery.hpp",
+                        "run_summary.hpp",        "session.hpp",       "trace.hpp"};
+constexpr std::string_view actors_folder = "libactors/rrfp/actors/";
+
+/// The parts of the core beside the stage's, by the names of their files: a part includes itself
+/// and the stage's files alone.
+const std::map<std::string, names, std::less<>> core_parts{
+    {"job", {"job_core", "job_core_saves", "job_events"}},
+    {"membership",
+     {"clock_filter", "follower_core", "leader_core", "membership_common", "membership_events",
+      "membership_messages"}},
+    {"transport",
+     {"connections", "message_header", "ordered_inbox", "sequence_window", "transport_core",
+      "transport_frames"}},
+    {"recovery", {"copy_fetches", "copy_set", "recovery_point"}},
+    {"checkpoint", {"ring_plan"}},
+    {"stragglers", {"stragglers"}},
+};
 
 /// Third parties that only some layers may include, by the folder of their headers.
 const names watched{"torch",   "ATen",  "c10",         "caf",           "CLI",  "toml++",
@@ -174,20 +169,22 @@ struct guarded_parser {
   std::string_view instead;
 };
 constexpr guarded_parser guarded_parsers[] = {
-    {"json::parse(", "libpipeline/json/", "parse_json()"},
-    {"json::sax_parse(", "libpipeline/json/", "parse_json()"},
-    {"json::accept(", "libpipeline/json/", "parse_json()"},
-    {"toml::parse(", "libpipeline/job/toml_reader.cpp", "read_toml()"},
-    {"toml::parse_file(", "libpipeline/job/toml_reader.cpp", "read_toml()"},
+    {"json::parse(", "libpipeline/rrfp/io/", "parse_json()"},
+    {"json::sax_parse(", "libpipeline/rrfp/io/", "parse_json()"},
+    {"json::accept(", "libpipeline/rrfp/io/", "parse_json()"},
+    {"toml::parse(", "libpipeline/rrfp/job/toml_reader.cpp", "read_toml()"},
+    {"toml::parse_file(", "libpipeline/rrfp/job/toml_reader.cpp", "read_toml()"},
 };
+
+/// Few enough to read: what a program that embeds rrfp needs.
+constexpr std::size_t public_headers_max = 40;
 
 /// Folders whose sources must all belong to a layer.
 constexpr std::string_view product_folders[] = {"libpipeline", "libtp_coord", "policies",
                                                 "libactors",   "apps",        "python"};
 
 /// Layers that use a pure part of the standard library, base and themselves alone.
-const names pure_layers{"base",           "schedule",        "job_core",      "membership_core",
-                        "transport_core", "checkpoint_core", "recovery_core", "stragglers"};
+const names pure_layers{"base", "core"};
 
 /// The part of the standard library that a pure core may use.
 const names pure_headers{
@@ -198,14 +195,16 @@ const names pure_headers{
     "string_view", "tuple",   "type_traits", "unordered_map", "unordered_set", "utility",
     "variant",     "vector"};
 
-/// Parts of another layer that are as pure as the core and include no other part of their layer.
-constexpr std::string_view pure_folders[] = {"libtp_coord/order/",
-                                             "libtp_coord/include/rrfp/tp_coord/order/"};
-constexpr std::string_view pure_public_headers = "rrfp/tp_coord/order/";
+/// Files of another layer that are as pure as the core and include no other file of their layer.
+constexpr std::string_view order_folder = "libtp_coord/rrfp/tp_coord/";
+const names order_files{"fingerprint.hpp", "fingerprint.cpp", "launch_order.hpp",
+                        "launch_order.cpp"};
 
-bool is_in_pure_folder(const std::string& file) {
-  return std::any_of(std::begin(pure_folders), std::end(pure_folders),
-                     [&](auto folder) { return file.starts_with(folder); });
+std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+std::string stem(const std::string& path) { return fs::path{path}.stem().string(); }
+
+bool is_order(const std::string& file) {
+  return file.starts_with(order_folder) && order_files.contains(file_name(file));
 }
 
 /// Only a failed check may print and abort.
@@ -216,9 +215,13 @@ bool is_source(const fs::path& file) {
   return endings.contains(file.extension().string());
 }
 
+std::string first_part(const std::string& path) { return path.substr(0, path.find('/')); }
+
 /// The layer that owns a file, by its path relative to the root: the innermost folder counts. Empty
 /// if none does.
 std::string owner_of(const std::string& file) {
+  // The interface for embedding programs has no folder of its own.
+  if (fs::path{file}.parent_path() == "libactors/rrfp") return "trainer";
   std::string owner;
   std::size_t longest = 0;
   for (const auto& [name, l] : layers()) {
@@ -229,13 +232,11 @@ std::string owner_of(const std::string& file) {
   return owner;
 }
 
-std::string first_part(const std::string& path) { return path.substr(0, path.find('/')); }
-
-/// The room of a file of the actors' layer; null elsewhere.
-const std::pair<const std::string, room>* room_of(const std::string& file) {
-  if (!file.starts_with(rooms_folder) || owner_of(file) != "actors") return nullptr;
-  const auto found = rooms.find(first_part(file.substr(rooms_folder.size())));
-  return found == rooms.end() ? nullptr : &*found;
+/// The part of the core that a file belongs to; empty: the stage's.
+std::string core_part_of(const std::string& file) {
+  for (const auto& [part, files] : core_parts)
+    if (files.contains(stem(file))) return part;
+  return {};
 }
 
 struct inclusion {
@@ -296,7 +297,9 @@ class reader {
     if (text == "}  // namespace") is_private_ = false;
     std::smatch match;
     if (!is_private_ || !std::regex_search(text, match, type)) return;
-    const auto program = owner_ == "apps" ? fs::path{file_}.parent_path().string() : owner_;
+    auto program = owner_;
+    if (owner_ == "apps") program = fs::path{file_}.parent_path().string();
+    if (program == "apps") program = file_;
     const auto [first, is_new] = private_types_.emplace(program + " " + match[1].str(), file_);
     if (!is_new && first->second != file_)
       report("type " + match[1].str() + " in the unnamed namespace is also in that of " +
@@ -307,21 +310,35 @@ class reader {
     const auto home = root_ / layers().at(owner_).folder;
     for (const auto& base : {path.parent_path(), home}) {
       const auto file = (base / target).lexically_normal();
-      const auto inside = file.lexically_relative(home).generic_string();
       const auto included = file.lexically_relative(root_).generic_string();
-      if (fs::exists(file) && !inside.starts_with("..") && owner_of(included) == owner_)
-        return check_room(included);
+      if (!fs::exists(file)) continue;
+      const auto other = owner_of(included);
+      if (other == owner_) return check_inside(included);
+      if (owner_ == "jitter" && other == "apps") return;
     }
     report("includes \"" + target + "\", which is not a file of its own layer");
   }
 
-  void check_room(const std::string& included) {
-    const auto* const from = room_of(file_);
-    const auto* const to = room_of(included);
-    if (from != nullptr && to != nullptr && from != to &&
-        !from->second.may_include.contains(to->first))
-      report("includes " + included + ": room " + from->first + " may not include room " +
-             to->first);
+  /// Of a file of the same layer.
+  void check_inside(const std::string& included) {
+    if (is_order(file_) && !is_order(included))
+      return report("includes " + included + ": the order is pure");
+    if (owner_ == "core") {
+      const auto part = core_part_of(included);
+      if (!part.empty() && part != core_part_of(file_))
+        return report("includes " + included + ": only the " + part + " part of the core may");
+    }
+    if (owner_ != "actors") return;
+    const auto inner = [](const std::string& file) {
+      const auto rest = file.substr(actors_folder.size());
+      return rest.find('/') == std::string::npos ? std::string{} : first_part(rest);
+    };
+    const auto from = inner(file_);
+    const auto to = inner(included);
+    if (from.empty() || from == to) return;
+    const auto& may = actor_folders.contains(from) ? actor_folders.at(from) : names{};
+    if (to.empty() ? !actor_doors.contains(file_name(included)) : !may.contains(to))
+      report("includes " + included + ": folder " + from + " may not");
   }
 
   void check_angled(const std::string& target) {
@@ -330,32 +347,29 @@ class reader {
     const auto party = watched_name(target);
     if (watched.contains(party) && !own.third_parties.contains(party))
       return report("includes <" + target + ">: layer " + owner_ + " may not include " + party);
-    if (is_runtime_file() && torch.contains(party))
-      report("includes <" + target + ">: the runtime knows no framework");
-    if (const auto* in = room_of(file_); party == "caf" && in != nullptr && !in->second.uses_caf)
-      report("includes <" + target + ">: room " + in->first + " may not include caf");
-    if (!pure_layers.contains(owner_) && !is_in_pure_folder(file_)) return;
-    const bool is_check = file_ == "libpipeline/base/check.cpp";
+    if (!pure_layers.contains(owner_) && !is_order(file_)) return;
+    const bool is_check = file_ == "libpipeline/rrfp/base/check.cpp";
     if (!pure_headers.contains(target) && !(is_check && check_headers.contains(target)))
       report("includes <" + target +
              ">: " + (pure_layers.contains(owner_) ? "the core" : "the order") + " is pure");
   }
 
-  bool is_runtime_file() const { return owner_ == "actors" && !file_.starts_with(torch_room); }
-
   void check_layer(const std::string& target) {
     // Headers directly under rrfp/ belong to the trainer, the interface for embedding programs.
     const auto part = first_part(target.substr(5));
     const auto other = part.ends_with(".hpp") ? std::string{"trainer"} : std::string{part};
-    if (is_runtime_file() &&
-        (of_torch_room.contains(other) || target.starts_with("rrfp/actors/torch_")))
-      return report("includes <" + target + ">: the runtime knows no framework");
     const auto& may = layers().at(owner_).may_include;
     if (!layers().contains(other)) return report("includes <" + target + "> of an unknown layer");
-    if (is_in_pure_folder(file_) && other == owner_ && !target.starts_with(pure_public_headers))
-      return report("includes <" + target + ">: the order is pure");
-    if (other != owner_ && other != "base" && !may.contains(other) && !may.contains(target))
-      report("includes <" + target + ">: " + owner_ + " may not depend on " + other);
+    if (other == owner_) {
+      const fs::path room{layers().at(other).folder};
+      return check_inside((room.parent_path().parent_path() / target).generic_string());
+    }
+    const auto sole = sole_users.find(file_);
+    if (other != "base" && !may.contains(other) && !may.contains(target) &&
+        (sole == sole_users.end() || sole->second != other))
+      return report("includes <" + target + ">: " + owner_ + " may not depend on " + other);
+    if (std::count(target.begin(), target.end(), '/') > 2)
+      report("includes <" + target + ">, which is private to " + other);
   }
 
   void report(const std::string& problem) {
@@ -395,6 +409,38 @@ bool is_runtime(std::string_view symbol) {
 
 std::vector<std::string> layer_violations(const std::filesystem::path& root) {
   return reader{root}.read();
+}
+
+std::vector<std::string> public_header_violations(const std::filesystem::path& root) {
+  static const std::regex include{R"(^\s*#\s*include\s*([<"])([^>"]+)[>"])"};
+  constexpr std::string_view generated = "rrfp/version.hpp";
+  std::ifstream list{root / "cmake/public-headers.txt"};
+  names headers;
+  std::vector<std::string> found;
+  for (std::string line; std::getline(list, line);)
+    if (!line.empty() && !headers.insert(line).second) found.push_back(line + ": is listed twice");
+  if (headers.size() > public_headers_max)
+    found.push_back("expected at most " + std::to_string(public_headers_max) +
+                    " public headers, found " + std::to_string(headers.size()));
+  for (const auto& header : headers) {
+    fs::path file;
+    for (const auto* const folder : {"libpipeline", "libactors", "libtp_coord", "policies"})
+      if (const auto candidate = root / folder / header; fs::exists(candidate)) file = candidate;
+    if (file.empty()) {
+      found.push_back(header + ": there is no such header");
+      continue;
+    }
+    std::ifstream in{file};
+    for (std::string text; std::getline(in, text);) {
+      std::smatch match;
+      if (!std::regex_search(text, match, include)) continue;
+      const std::string target = match[2];
+      if (match[1] == "\"" ||
+          (target.starts_with("rrfp/") && target != generated && !headers.contains(target)))
+        found.push_back(header + ": includes " + target + ", which is not public");
+    }
+  }
+  return found;
 }
 
 std::vector<std::string> foreign_symbols(const std::vector<std::string>& undefined,

@@ -1,5 +1,5 @@
 /// Frames; test/fuzz/targets/rendezvous.cpp reads random bytes.
-#include "frames.hpp"
+#include <rrfp/membership/frames.hpp>
 
 #include <catch2/catch.hpp>
 

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/actors/launch_environment.hpp>
+#include <rrfp/membership/launch_environment.hpp>
 
 namespace rrfp::actors {
 namespace {

@@ -9,7 +9,7 @@
 #include <future>
 #include <string>
 
-#include <rrfp/actors/membership.hpp>
+#include <rrfp/membership/membership.hpp>
 
 #include <unistd.h>
 

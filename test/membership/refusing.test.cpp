@@ -5,7 +5,8 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
-#include "run_key_file.hpp"
+#include <rrfp/membership/run_key_file.hpp>
+
 #include "support.hpp"
 
 namespace rrfp::actors::testing {

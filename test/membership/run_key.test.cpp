@@ -1,5 +1,5 @@
 /// The keys of jobs without a key file: from a launcher, or in a file that the nodes share.
-#include "run_key_file.hpp"
+#include <rrfp/membership/run_key_file.hpp>
 
 #include <set>
 

@@ -1,5 +1,6 @@
 /// Strangers at the port of a running job: nothing changes in it, and it needs hardly more memory.
-#include "run_key_file.hpp"
+
+#include <rrfp/membership/run_key_file.hpp>
 #include "support.hpp"
 
 namespace rrfp::actors::testing {

@@ -18,9 +18,9 @@
 #include <sys/stat.h>
 #include <catch2/catch.hpp>
 
-#include <rrfp/actors/membership.hpp>
+#include <rrfp/membership/channel.hpp>
+#include <rrfp/membership/membership.hpp>
 
-#include "channel.hpp"
 #include "eventually.hpp"
 #include "program.hpp"
 

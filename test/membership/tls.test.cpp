@@ -1,7 +1,6 @@
 /// TLS over a socket pair, and the claim: what each side accepts.
-#include "tls.hpp"
-
-#include <rrfp/membership_core/common.hpp>
+#include <rrfp/core/membership_common.hpp>
+#include <rrfp/membership/tls.hpp>
 
 #include "support.hpp"
 

@@ -1,4 +1,4 @@
-#include <rrfp/membership_core/clock_filter.hpp>
+#include <rrfp/core/clock_filter.hpp>
 
 #include <catch2/catch.hpp>
 

@@ -9,8 +9,8 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/membership_core/follower_core.hpp>
-#include <rrfp/membership_core/leader_core.hpp>
+#include <rrfp/core/follower_core.hpp>
+#include <rrfp/core/leader_core.hpp>
 
 namespace rrfp::membership_core {
 namespace {

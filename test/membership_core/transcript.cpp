@@ -1,7 +1,7 @@
 #include "transcript.hpp"
 
-#include <rrfp/membership_core/follower_core.hpp>
-#include <rrfp/membership_core/leader_core.hpp>
+#include <rrfp/core/follower_core.hpp>
+#include <rrfp/core/leader_core.hpp>
 
 #include "core_transcripts.hpp"
 

@@ -2,9 +2,9 @@
 
 #include <catch2/catch.hpp>
 
+#include <rrfp/core/check_policy.hpp>
+#include <rrfp/core/sequence.hpp>
 #include <rrfp/policies/registry.hpp>
-#include <rrfp/schedule/check_policy.hpp>
-#include <rrfp/schedule/sequence.hpp>
 
 #include "support.hpp"
 

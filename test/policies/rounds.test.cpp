@@ -1,7 +1,7 @@
 /// The policies that work in rounds, tested through the decisions of one stage core.
 #include <catch2/catch.hpp>
 
-#include <rrfp/schedule/stage_core.hpp>
+#include <rrfp/core/stage_core.hpp>
 
 #include "support.hpp"
 

@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include <rrfp/schedule/sequence.hpp>
+#include <rrfp/core/sequence.hpp>
 
 #include "support.hpp"
 

@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/recovery_core/copy_fetches.hpp>
+#include <rrfp/core/copy_fetches.hpp>
 
 namespace rrfp {
 namespace {

@@ -1,7 +1,7 @@
 /// Which copies a node keeps.
 #include <catch2/catch.hpp>
 
-#include <rrfp/recovery_core/copy_set.hpp>
+#include <rrfp/core/copy_set.hpp>
 
 namespace rrfp {
 namespace {

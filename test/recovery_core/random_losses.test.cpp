@@ -8,7 +8,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/recovery_core/recovery_point.hpp>
+#include <rrfp/core/recovery_point.hpp>
 
 namespace rrfp {
 namespace {

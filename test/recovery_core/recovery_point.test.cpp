@@ -4,7 +4,7 @@
 #include <random>
 
 #include <rrfp/base/codec.hpp>
-#include <rrfp/recovery_core/recovery_point.hpp>
+#include <rrfp/core/recovery_point.hpp>
 
 namespace rrfp {
 namespace {

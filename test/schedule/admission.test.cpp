@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/schedule/admission.hpp>
+#include <rrfp/core/placement.hpp>
 
 namespace rrfp {
 namespace {

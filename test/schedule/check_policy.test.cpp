@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/schedule/check_policy.hpp>
+#include <rrfp/core/check_policy.hpp>
 
 namespace rrfp {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/schedule/memory.hpp>
+#include <rrfp/core/memory.hpp>
 
 #include "death.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/schedule/placement.hpp>
+#include <rrfp/core/placement.hpp>
 
 #include "death.hpp"
 

@@ -1,4 +1,4 @@
-#include "priority_bitmap.hpp"
+#include <rrfp/core/priority_bitmap.hpp>
 
 #include <set>
 

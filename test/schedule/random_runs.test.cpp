@@ -12,7 +12,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/schedule/sequence.hpp>
+#include <rrfp/core/sequence.hpp>
 
 #include "pipeline_driver.hpp"
 #include "slowdown.hpp"

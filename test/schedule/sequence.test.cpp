@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/schedule/sequence.hpp>
+#include <rrfp/core/sequence.hpp>
 
 #include "test_policies.hpp"
 

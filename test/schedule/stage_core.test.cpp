@@ -1,8 +1,9 @@
 /// The rules of a stage one by one, as transcripts: events unindented, actions indented.
 #include <catch2/catch.hpp>
 
-#include <rrfp/schedule/sequence.hpp>
-#include <rrfp/schedule/stage_core.hpp>
+#include <rrfp/core/sequence.hpp>
+#include <rrfp/core/stage_core.hpp>
+#include <rrfp/core/stage_snapshot.hpp>
 
 #include "death.hpp"
 #include "test_policies.hpp"

@@ -4,9 +4,9 @@
 #include <catch2/catch.hpp>
 
 #include <rrfp/base/ids.hpp>
-#include <rrfp/schedule/event.hpp>
-#include <rrfp/schedule/stage_core.hpp>
-#include <rrfp/schedule/task.hpp>
+#include <rrfp/core/event.hpp>
+#include <rrfp/core/stage_core.hpp>
+#include <rrfp/core/task.hpp>
 
 namespace rrfp {
 namespace {

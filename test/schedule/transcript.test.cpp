@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include <rrfp/schedule/transcript.hpp>
+#include <rrfp/core/transcript.hpp>
 
 namespace rrfp {
 namespace {

@@ -10,7 +10,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/schedule/sequence.hpp>
+#include <rrfp/core/sequence.hpp>
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/simulate/stage_costs.hpp>
 

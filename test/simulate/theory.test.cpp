@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include <rrfp/policies/registry.hpp>
-#include <rrfp/weather/keyed_random.hpp>
+#include <rrfp/simulate/keyed_random.hpp>
 
 #include "support.hpp"
 

@@ -6,9 +6,9 @@
 #include <functional>
 #include <random>
 
+#include <rrfp/core/stragglers.hpp>
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/simulate/simulator.hpp>
-#include <rrfp/stragglers/stragglers.hpp>
 
 namespace rrfp {
 namespace {

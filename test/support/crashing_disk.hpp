@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <rrfp/checkpoint_core/ring_plan.hpp>
+#include <rrfp/core/ring_plan.hpp>
 
 namespace rrfp::testing {
 

@@ -1,7 +1,7 @@
 /// Records a run as text, and checks that the core repeats it.
 ///
 /// The recorder writes the events that a core receives and the actions that it returns, in the
-/// format of rrfp/schedule/transcript.hpp. replay() feeds the events to a new core and compares its
+/// format of rrfp/core/transcript.hpp. replay() feeds the events to a new core and compares its
 /// actions. Nothing here depends on whether the recording comes from the simulator or the runtime.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/schedule/transcript.hpp>
+#include <rrfp/core/transcript.hpp>
 #include <rrfp/simulate/simulator.hpp>
 
 namespace rrfp::simulate {

@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include <rrfp/schedule/stage_core.hpp>
-#include <rrfp/schedule/transcript.hpp>
+#include <rrfp/core/stage_core.hpp>
+#include <rrfp/core/transcript.hpp>
 
 #include "test_policies.hpp"
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include <rrfp/schedule/placement.hpp>
-#include <rrfp/schedule/policy.hpp>
+#include <rrfp/core/placement.hpp>
+#include <rrfp/core/policy.hpp>
 
 namespace rrfp::testing {
 

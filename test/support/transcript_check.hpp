@@ -5,8 +5,8 @@
 #include <sstream>
 #include <string>
 
-#include <rrfp/schedule/stage_core.hpp>
-#include <rrfp/schedule/transcript.hpp>
+#include <rrfp/core/stage_core.hpp>
+#include <rrfp/core/transcript.hpp>
 
 namespace rrfp::testing {
 

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
-#include <rrfp/tp_coord/order/fingerprint.hpp>
-#include <rrfp/tp_coord/order/launch_order.hpp>
+#include <rrfp/tp_coord/fingerprint.hpp>
+#include <rrfp/tp_coord/launch_order.hpp>
 
 namespace rrfp::tp_coord::test {
 

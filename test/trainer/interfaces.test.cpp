@@ -2,8 +2,8 @@
 #include <atomic>
 #include <cmath>
 
-#include <rrfp/actors/transport.hpp>
-#include <rrfp/schedule/policy.hpp>
+#include <rrfp/core/policy.hpp>
+#include <rrfp/transport/transport.hpp>
 
 #include "small_model.hpp"
 

@@ -11,7 +11,15 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
+#include <rrfp/actors/trace.hpp>
+#include <rrfp/core/policy.hpp>
+#include <rrfp/job/job.hpp>
 #include <rrfp/pipeline.hpp>
+#include <rrfp/policies/registry.hpp>
+#include <rrfp/torch/optimizer.hpp>
+#include <rrfp/torch/stage_module.hpp>
+#include <rrfp/torch/tensors.hpp>
+#include <rrfp/transport/transport.hpp>
 
 namespace rrfp::testing {
 

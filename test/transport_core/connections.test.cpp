@@ -1,7 +1,7 @@
 /// Which nodes connect.
 #include <catch2/catch.hpp>
 
-#include <rrfp/transport_core/connections.hpp>
+#include <rrfp/core/connections.hpp>
 
 namespace rrfp::actors::ucx {
 namespace {

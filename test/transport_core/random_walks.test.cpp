@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/transport_core/transport_core.hpp>
+#include <rrfp/core/transport_core.hpp>
 
 namespace rrfp::actors::ucx {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/transport_core/sequence_window.hpp>
+#include <rrfp/core/sequence_window.hpp>
 
 namespace rrfp::actors::ucx {
 

@@ -12,7 +12,7 @@
 ///   fetched 3 [WHY]            the fetch of descriptor 3 has ended, or failed
 #include <functional>
 
-#include <rrfp/transport_core/transport_core.hpp>
+#include <rrfp/core/transport_core.hpp>
 
 #include "core_transcripts.hpp"
 

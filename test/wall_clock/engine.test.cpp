@@ -1,6 +1,6 @@
 /// Compares the runtime on emulated devices with the simulator on the same cells. Time bounds are
 /// wide because machines are shared; bench/paper compares closely.
-#include <rrfp/wall_clock/engine.hpp>
+#include "wall_clock_engine.hpp"
 
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/policies/registry.hpp>

@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/weather/conditions.hpp>
+#include <rrfp/simulate/conditions.hpp>
 
 namespace rrfp::weather {
 

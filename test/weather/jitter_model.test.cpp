@@ -6,7 +6,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/weather/weather.hpp>
+#include <rrfp/simulate/weather.hpp>
 
 #include "sample.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/weather/keyed_random.hpp>
+#include <rrfp/simulate/keyed_random.hpp>
 
 #include "sample.hpp"
 

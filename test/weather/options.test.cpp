@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/weather/options.hpp>
+#include <rrfp/simulate/weather.hpp>
 
 namespace rrfp::weather {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include <rrfp/workload/images.hpp>
+#include <rrfp/workload/spreads.hpp>
 
 namespace rrfp::workload {
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 
+#include <rrfp/simulate/keyed_random.hpp>
 #include <rrfp/workload/loads.hpp>
 #include <rrfp/workload/presets.hpp>
 

@@ -1,6 +1,6 @@
 /// Experiment files.
-#include <rrfp/experiment/cell.hpp>
-#include <rrfp/experiment/experiment.hpp>
+#include "experiment.hpp"
+#include "cell.hpp"
 
 #include "promises.hpp"
 

@@ -1,7 +1,7 @@
 /// Manifests of checkpoints: as they come, and with their checksum corrected.
 #include <rrfp/checkpoint/checksum.hpp>
 #include <rrfp/checkpoint/manifest.hpp>
-#include <rrfp/json/parse_json.hpp>
+#include <rrfp/io/parse_json.hpp>
 
 #include "promises.hpp"
 

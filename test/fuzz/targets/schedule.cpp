@@ -1,6 +1,6 @@
 /// Tables of schedules, for pipelines of several shapes.
+#include <rrfp/core/sequence.hpp>
 #include <rrfp/policies/table_csv.hpp>
-#include <rrfp/schedule/sequence.hpp>
 
 #include "promises.hpp"
 

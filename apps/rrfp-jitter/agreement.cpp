@@ -1,0 +1,77 @@
+#include "agreement.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include <rrfp/base/check.hpp>
+#include <rrfp/base/statistics.hpp>
+
+namespace rrfp::experiment {
+
+std::vector<difference> differences_of(const experiment& e, const std::vector<outcome>& simulated,
+                                       const std::vector<outcome>& measured) {
+  RRFP_CHECK(simulated.size() == e.cells() && measured.size() == e.cells(),
+             "both engines must have an outcome for each cell");
+  std::vector<difference> all;
+  for (std::size_t i = 0; i < e.cells(); ++i) {
+    const auto ms = simulated[i].mean_ms();
+    const auto tasks_ms = [](const outcome& o) { return (1 - o.idle) * o.mean_ms(); };
+    all.push_back({measured[i].mean_ms() / ms - 1, measured[i].launch_gap_ms / ms,
+                   (tasks_ms(measured[i]) - tasks_ms(simulated[i])) / ms});
+  }
+  return all;
+}
+
+agreement agreement_of(const std::vector<difference>& differences) {
+  std::vector<double> of_time;
+  std::vector<double> sizes;
+  std::vector<double> gaps, late;
+  agreement a;
+  for (const auto& d : differences) {
+    of_time.push_back(d.time);
+    sizes.push_back(std::abs(d.time));
+    gaps.push_back(d.launch_gap);
+    late.push_back(d.late_tasks);
+    if (std::abs(d.time) <= agreed) continue;
+    ++a.disagreeing;
+    if (std::abs(d.time - d.launch_gap - d.late_tasks) <= agreed) ++a.explained;
+  }
+  a.cells = differences.size();
+  a.median = median(of_time);
+  a.median_size = median(sizes);
+  a.p95_size = quantile(sizes, 0.95);
+  a.launch_gap = median(gaps);
+  a.late_tasks = median(late);
+  return a;
+}
+
+std::string agreement_table(const experiment& e, const std::vector<outcome>& simulated,
+                            const std::vector<outcome>& measured) {
+  const auto all = differences_of(e, simulated, measured);
+  std::size_t width = 9;
+  for (const auto& r : e.runs) width = std::max(width, r.name.size());
+  auto text = fmt::format(
+      "\nwall clock minus simulator, as a share of the simulator's step, time scale {}\n"
+      "(explained: cells beyond 3 % whose launch gaps and late tasks explain the difference)\n"
+      "{:<{}}  {:>8}  {:>10}  {:>7}  {:>10}  {:>10}  {:>10}  {:>9}\n",
+      e.time_scale, "run", width, "median", "median |d|", "p95 |d|", "launch gap", "late tasks",
+      "beyond 3 %", "explained");
+  const auto line = [&](std::string_view name, const agreement& a) {
+    text += fmt::format(
+        "{:<{}}  {:>+6.2f} %  {:>8.2f} %  {:>5.2f} %  {:>8.2f} %  {:>+8.2f} %  {:>10}  {:>9}\n",
+        name, width, 100 * a.median, 100 * a.median_size, 100 * a.p95_size, 100 * a.launch_gap,
+        100 * a.late_tasks, fmt::format("{} of {}", a.disagreeing, a.cells), a.explained);
+  };
+  for (std::size_t r = 0; r < e.runs.size(); ++r) {
+    std::vector<difference> of_run;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (i / e.seeds.size() % e.runs.size() == r) of_run.push_back(all[i]);
+    line(e.runs[r].name, agreement_of(of_run));
+  }
+  line("all cells", agreement_of(all));
+  return text;
+}
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,135 @@
+#include "cell.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+#include <utility>
+
+#include <rrfp/base/check.hpp>
+
+#include "checksum.hpp"
+
+namespace rrfp::experiment {
+
+namespace {
+
+/// Raise this whenever an unchanged description leads to a different outcome.
+constexpr int description_version = 3;
+
+/// The contents of a file on which the outcome depends; its name says nothing about it.
+std::string content_of(std::string_view key, const std::string& path) {
+  std::ifstream file{path, std::ios::binary};
+  std::ostringstream content;
+  content << file.rdbuf();
+  return " " + std::string{key} + "=" +
+         (file.is_open() ? checksum(content.view()) : path + ": cannot be read");
+}
+
+}  // namespace
+
+cell cell_at(const experiment& e, std::size_t number, engine_kind engine) {
+  RRFP_CHECK(number < e.cells(), "the number must be below e.cells()");
+  const auto next = [&](std::size_t size) {
+    const auto at = number % size;
+    number /= size;
+    return at;
+  };
+  const auto seed = e.seeds[next(e.seeds.size())];
+  const auto& run = e.runs[next(e.runs.size())];
+  const auto& weather = e.weathers[next(e.weathers.size())];
+  const auto& workload = e.workloads[number];
+  cell c{workload.name, weather.name,  run.name,          workload.job, run.hint, engine, 1,
+         weather.fault, run.agreement, workload.gather_ms};
+  weather.settings.apply_to(c.job);
+  run.settings.apply_to(c.job);
+  c.job.name = run.name;
+  c.job.jitter.seed = seed;
+  const auto device = std::exchange(c.job.device, {});
+  switch (engine) {
+    case engine_kind::simulator: break;
+    case engine_kind::wall_clock:
+      // Messages within a process are handed over, not copied; their size has no effect.
+      c.job.device = {job::device_kind::emulated, e.time_scale, 1};
+      break;
+    case engine_kind::processes:
+      c.nodes = e.nodes;
+      c.job.device = device;
+      if (device.kind == job::device_kind::emulated) c.job.device.time_scale = e.time_scale;
+      break;
+  }
+  return c;
+}
+
+std::string description_of(const cell& c) {
+  auto text = "v" + std::to_string(description_version) + " engine=" + std::string{name(c.engine)} +
+              " hint=" + std::string{name(c.hint)};
+  const bool is_real = c.engine == engine_kind::processes;
+  for (const auto& s : job::changes(c.job))
+    if (is_real || is_cell_key(s.key)) text += " " + s.key + "=" + s.value;
+  if (is_real) text += " nodes=" + std::to_string(c.nodes);
+  if (const auto& f = c.fault; f.kind != fault_kind::none)
+    text += " fault=" + std::string{name(f.kind)} + " node=" + std::to_string(f.node) +
+            " step=" + std::to_string(f.step) + " seconds=" + std::to_string(f.seconds);
+  if (c.agreement != rank_agreement::arrivals)
+    text += " agreement=" + std::string{name(c.agreement)} +
+            " gather_ms=" + job::to_toml({c.gather_ms});
+  const auto& policy = c.job.dispatch.policy;
+  for (const std::string kind : {"table", "lib"})
+    if (policy.starts_with(kind + ":")) text += content_of(kind, policy.substr(kind.size() + 1));
+  if (!c.job.delays.file.empty()) text += content_of("delays", c.job.delays.file);
+  if (!c.job.texts.histogram.empty()) text += content_of("histogram", c.job.texts.histogram);
+  return text;
+}
+
+double outcome::mean_ms() const {
+  return std::accumulate(step_ms.begin(), step_ms.end(), 0.0) / static_cast<double>(step_ms.size());
+}
+
+outcome_sum::outcome_sum(const cell& c)
+    : model_(job::workload_of(c.job).value()),
+      replicas_(c.job.pipeline.replicas),
+      devices_(c.job.pipeline.stages * replicas_) {
+  made_.step_ms.assign(c.job.train.steps, 0);
+}
+
+void outcome_sum::add(const std::vector<double>& step_ms, const std::vector<stage_time>& stages) {
+  RRFP_CHECK(step_ms.size() == made_.step_ms.size(), "every replica runs every step");
+  for (std::size_t i = 0; i < step_ms.size(); ++i)
+    made_.step_ms[i] = std::max(made_.step_ms[i], step_ms[i]);
+  for (std::uint32_t s = 0; s < stages.size(); ++s) {
+    const auto& of = stages[s];
+    const auto& memory = of.memory;
+    all_.busy_ms += of.busy_ms;
+    all_.blocked_ms += of.blocked_ms;
+    all_.ranks_ms += of.ranks_ms;
+    all_.gathering_ms += of.gathering_ms;
+    all_.deferred_ms += of.deferred_ms;
+    made_.agreement += of.agreement;
+    made_.launch_gap_ms = std::max(made_.launch_gap_ms, of.launch_gap_ms);
+    made_.slots_peak = std::max(made_.slots_peak, memory.slots_peak);
+    if (model_ == nullptr) continue;
+    const auto weights = static_cast<std::uint64_t>(model_->static_bytes(stage_id{s}));
+    made_.activation_bytes_peak = std::max(made_.activation_bytes_peak, memory.bytes_peak);
+    made_.held_bytes_peak = std::max(made_.held_bytes_peak, memory.bytes_peak + weights);
+  }
+}
+
+outcome outcome_sum::finish() {
+  double all_ms = 0;
+  for (auto& ms : made_.step_ms) {
+    if (model_) ms += model_->gradient_exchange_ms();
+    all_ms += ms * devices_;
+  }
+  if (all_ms > 0) {
+    made_.idle = 1 - all_.busy_ms / all_ms;
+    made_.blocked = all_.blocked_ms / all_ms;
+    made_.ranks = all_.ranks_ms / all_ms;
+    made_.gathering = all_.gathering_ms / all_ms;
+    made_.deferred = all_.deferred_ms / all_ms;
+  }
+  made_.launch_gap_ms /= static_cast<double>(made_.step_ms.size()) * replicas_;
+  return made_;
+}
+
+}  // namespace rrfp::experiment

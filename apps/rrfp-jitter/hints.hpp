@@ -1,0 +1,22 @@
+/// The hint of a cell: its policy, or what its run derives from the policy.
+#pragma once
+
+#include "cell.hpp"
+
+namespace rrfp::experiment {
+
+/// The policies of rrfp, each as the hint quality of the cell derives it; for plan and session of
+/// c.job. Refers to the cell. Errors of make(): those of the policies; a schedule that stalls.
+class cell_policies final : public policy_registry {
+ public:
+  explicit cell_policies(const cell& c) : cell_(c) {}
+
+  const std::vector<policy_info>& known() const override;
+  result<std::shared_ptr<const policy_set>> make(std::string_view name,
+                                                 const pipeline_shape& shape) const override;
+
+ private:
+  const cell& cell_;
+};
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,349 @@
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include <rrfp/report/page.hpp>
+#include <rrfp/report/picture.hpp>
+#include <rrfp/report/profile.hpp>
+
+#include "common/checks.hpp"
+#include "common/console.hpp"
+#include "common/output_file.hpp"
+#include "common/program.hpp"
+
+namespace {
+
+using namespace rrfp;
+
+constexpr std::size_t runs_max = 8;
+
+struct options {
+  std::vector<std::string> traces;
+  std::string out;
+  std::string svg;
+  std::vector<std::string> profiles;
+  double backward_share = 0.5;
+  std::string steps;
+  std::string step;
+  std::vector<std::string> runs;
+  std::string title = "rrfp report";
+};
+
+struct step_range {
+  step_id first;
+  step_id last;
+};
+
+std::optional<std::uint64_t> number(std::string_view digits) {
+  std::uint64_t n = 0;
+  const auto* end = digits.data() + digits.size();
+  const auto parsed = std::from_chars(digits.data(), end, n);
+  if (parsed.ec != std::errc{} || parsed.ptr != end) return std::nullopt;
+  return n;
+}
+
+/// "3:7", or "3" for that step alone.
+std::optional<step_range> range_of(std::string_view text) {
+  const auto colon = text.find(':');
+  const auto first = number(text.substr(0, colon));
+  const auto last = colon == std::string_view::npos ? first : number(text.substr(colon + 1));
+  if (!first || !last || *first > *last) return std::nullopt;
+  return step_range{step_id{*first}, step_id{*last}};
+}
+
+/// The last steps of the run with at most `tasks_max` tasks together, but at least one step.
+step_range last_steps(const report::traced_run& run, std::size_t tasks_max) {
+  std::map<step_id, std::size_t> tasks;
+  for (const auto& t : run.tasks) ++tasks[t.step];
+  auto from = std::prev(tasks.end());
+  for (auto sum = from->second; from != tasks.begin(); --from) {
+    sum += std::prev(from)->second;
+    if (sum > tasks_max) break;
+  }
+  return {from->first, tasks.rbegin()->first};
+}
+
+/// The runs of all traces. If a title occurs more than once, the file is appended to it.
+result<std::vector<report::traced_run>> read_runs(const options& wanted,
+                                                  std::vector<std::string>& notes) {
+  std::vector<report::traced_run> runs;
+  std::map<std::string, int> titles;
+  std::vector<std::string> files;
+  for (const auto& file : wanted.traces) {
+    auto read = report::read_trace(file);
+    if (!read) return read.failure();
+    if (read->dropped > 0)
+      notes.push_back(
+          fmt::format("{}: the trace recorder dropped {} records beyond its limit; all numbers are "
+                      "of the recorded ones.",
+                      file, read->dropped));
+    for (auto& run : read->runs) {
+      ++titles[run.title];
+      files.push_back(file);
+      runs.push_back(std::move(run));
+    }
+  }
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    if (titles[runs[i].title] > 1 && wanted.traces.size() > 1)
+      runs[i].title += fmt::format(" ({})", files[i]);
+  return runs;
+}
+
+/// The runs with these titles, in this order; all runs if there are no titles.
+result<std::vector<report::traced_run>> choose(std::vector<report::traced_run> runs,
+                                               const std::vector<std::string>& titles) {
+  std::string all;
+  for (const auto& run : runs) all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", run.title);
+  if (titles.empty()) {
+    if (runs.size() <= runs_max) return runs;
+    return error{fmt::format("expected at most {} runs, got {}: choose with --run from {}",
+                             runs_max, runs.size(), all)};
+  }
+  std::vector<report::traced_run> chosen;
+  for (const auto& title : titles) {
+    const auto found =
+        std::find_if(runs.begin(), runs.end(), [&](const auto& run) { return run.title == title; });
+    if (found == runs.end())
+      return error{fmt::format("--run: expected one of {}, got \"{}\"", all, title)};
+    chosen.push_back(*found);
+  }
+  return chosen;
+}
+
+/// A file to write, and the message that reports it.
+struct output {
+  std::string option;
+  std::string file;
+  std::string text;
+  std::string message;
+};
+
+/// The step of --step; without it, the typical step of the chosen steps.
+result<std::optional<step_id>> shown_step(const options& wanted,
+                                          const std::vector<report::traced_run>& runs,
+                                          const std::optional<step_range>& range) {
+  const auto [first, last] = range.value_or(step_range{step_id{0}, step_id{~std::uint64_t{0}}});
+  if (wanted.step.empty()) return report::typical_step(runs, first, last);
+  const auto n = number(wanted.step);
+  if (!n) return error{fmt::format("--step: expected a step's number, got \"{}\"", wanted.step)};
+  const step_id step{*n};
+  for (const auto& run : runs)
+    if (auto there = report::has_steps(run, step, step); !there)
+      return error{"--step: " + there.message()};
+  if (step < first || step > last)
+    return error{fmt::format("--step: expected a step of --steps {}, got {}", wanted.steps, *n)};
+  return std::optional{step};
+}
+
+result<output> make_picture(const options& wanted, const std::vector<report::traced_run>& runs,
+                            const std::optional<step_id>& step) {
+  if (!step) return error{"--svg: expected a step that every run has; choose runs with --run"};
+  std::vector<report::timeline> lines;
+  for (const auto& run : runs) {
+    auto line = report::make_timeline(run, *step, *step);
+    if (!line) return line.failure();
+    lines.push_back(std::move(*line));
+  }
+  output svg{"--svg", wanted.svg, report::svg_of(wanted.title, lines), ""};
+  svg.message =
+      fmt::format("picture: {} ({:.1f} KiB, step {} of {} runs)\n", wanted.svg,
+                  static_cast<double>(svg.text.size()) / 1024, step->value(), runs.size());
+  return svg;
+}
+
+result<output> make_page(const options& wanted, const std::vector<report::traced_run>& runs,
+                         const std::optional<step_range>& range, const std::optional<step_id>& step,
+                         std::vector<std::string> notes) {
+  report::page_content page{wanted.title, std::move(notes), {}, step};
+  for (const auto& run : runs) {
+    const auto [first, last] =
+        range ? *range : last_steps(run, report::shown_tasks_max / runs.size());
+    auto line = report::make_timeline(run, first, last);
+    if (!line) return line.failure();
+    const auto all = report::steps_of(run);
+    auto note = fmt::format("{}: {} stages, {} microbatches, {} tasks; steps {} to {}", run.title,
+                            run.shape.stages, run.shape.microbatches, run.tasks.size(),
+                            line->steps.front().step.value(), line->steps.back().step.value());
+    if (line->steps.size() < all.size())
+      note += fmt::format(" of the trace's {} to {}", all.front().value(), all.back().value());
+    if (!range && line->steps.size() < all.size())
+      note += ", the last ones that fit; choose others with --steps";
+    page.notes.push_back(std::move(note));
+    page.runs.push_back(std::move(*line));
+  }
+  // The page shows only the last steps of a long trace; then it opens on the typical step of these.
+  step_range shown{step_id{0}, step_id{~std::uint64_t{0}}};
+  for (const auto& line : page.runs) {
+    shown.first = std::max(shown.first, line.steps.front().step);
+    shown.last = std::min(shown.last, line.steps.back().step);
+  }
+  if (step && (*step < shown.first || *step > shown.last)) {
+    if (!wanted.step.empty())
+      return error{fmt::format("--step: the page shows steps {} to {}, got {}: choose with --steps",
+                               shown.first.value(), shown.last.value(), step->value())};
+    page.opens_on = report::typical_step(runs, shown.first, shown.last);
+  }
+  output html{"--out", wanted.out, report::html_of(page), ""};
+  html.message = fmt::format("report: {} ({:.1f} MiB, {} runs; open it in a browser)\n", wanted.out,
+                             static_cast<double>(html.text.size()) / (1 << 20), page.runs.size());
+  return html;
+}
+
+bool is_durations(const std::string& file) { return file.ends_with(".csv"); }
+
+/// Checks the options before any trace is read.
+status check_options(const options& wanted) {
+  if (wanted.out.empty() && wanted.svg.empty() && wanted.profiles.empty())
+    return error{"expected --out PAGE.html, --svg PICTURE.svg or --profile FILE"};
+  if (!wanted.step.empty() && wanted.out.empty() && wanted.svg.empty())
+    return error{"--step: expected --svg or --out as well"};
+  for (const auto& file : wanted.profiles)
+    if (!is_durations(file) && !file.ends_with(".toml"))
+      return error{fmt::format(
+          "--profile: expected FILE.csv (task by task) or FILE.toml ([cost]), got \"{}\"", file)};
+  return success();
+}
+
+result<std::vector<output>> make_profiles(const options& wanted,
+                                          const std::vector<report::traced_run>& runs,
+                                          const std::optional<step_range>& range) {
+  if (runs.size() != 1) {
+    std::string all;
+    for (const auto& r : runs) all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", r.title);
+    return error{fmt::format("--profile: expected one run, got {}: choose with --run from {}",
+                             runs.size(), all)};
+  }
+  const auto& run = runs.front();
+  const auto all = report::steps_of(run);
+  const auto [first, last] = range ? *range : step_range{all.front(), all.back()};
+  const auto p = report::profile_of(run, first, last);
+  if (!p) return p.failure();
+  const auto source = fmt::format(
+      "of {}, {} steps from {} to {}{}", p->title, p->steps.size(), p->steps.front().value(),
+      p->steps.back().value(),
+      p->cut_steps == 0 ? "" : fmt::format("; {} incomplete steps are skipped", p->cut_steps));
+  std::vector<output> made;
+  for (const auto& file : wanted.profiles)
+    if (is_durations(file))
+      made.push_back(
+          {"--profile", file, report::durations_csv(*p),
+           fmt::format("durations: {} (replica 0 {}; rrfp-sim JOB --durations {} --steps "
+                       "{} replays them)\n",
+                       file, source, file, p->steps.size())});
+    else
+      made.push_back({"--profile", file,
+                      report::cost_toml(*p, wanted.traces.front(), wanted.backward_share),
+                      fmt::format("cost: {} (medians {})\n", file, source)});
+  return made;
+}
+
+int make_report(const options& wanted) {
+  if (auto can = check_options(wanted); !can) return apps::end_with(can.failure());
+  std::optional<step_range> range;
+  if (!wanted.steps.empty()) {
+    range = range_of(wanted.steps);
+    if (!range)
+      return apps::end_with({fmt::format(
+          "--steps: expected FIRST:LAST with 1 <= FIRST <= LAST, or one step, got \"{}\"",
+          wanted.steps)});
+  }
+  if (auto can = apps::check_output("--out", wanted.out); !can)
+    return apps::end_with(can.failure());
+  if (auto can = apps::check_output("--svg", wanted.svg); !can)
+    return apps::end_with(can.failure());
+  for (const auto& file : wanted.profiles)
+    if (auto can = apps::check_output("--profile", file); !can)
+      return apps::end_with(can.failure());
+  std::vector<std::string> notes;
+  auto read = read_runs(wanted, notes);
+  if (!read) return apps::end_with(read.failure());
+  const auto runs = choose(std::move(*read), wanted.runs);
+  if (!runs) return apps::end_with(runs.failure());
+
+  std::vector<output> outputs;
+  if (!wanted.profiles.empty()) {
+    auto profiles = make_profiles(wanted, *runs, range);
+    if (!profiles) return apps::end_with(profiles.failure());
+    outputs = std::move(*profiles);
+  }
+  if (!wanted.out.empty() || !wanted.svg.empty()) {
+    const auto step = shown_step(wanted, *runs, range);
+    if (!step) return apps::end_with(step.failure());
+    if (!wanted.out.empty()) {
+      auto page = make_page(wanted, *runs, range, *step, std::move(notes));
+      if (!page) return apps::end_with(page.failure());
+      outputs.push_back(std::move(*page));
+    }
+    if (!wanted.svg.empty()) {
+      auto picture = make_picture(wanted, *runs, *step);
+      if (!picture) return apps::end_with(picture.failure());
+      outputs.push_back(std::move(*picture));
+    }
+  }
+  for (const auto& p : outputs)
+    if (auto written = files::write_atomically(p.file, p.text); !written)
+      return apps::end_with({p.option + " " + written.message(), error_kind::failed});
+  for (const auto& p : outputs) apps::print("{}", p.message);
+  return exit_done;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{
+      "Makes an HTML page from traces (timelines, where the time went, memory, critical\n"
+      "path), a picture of one step, or a profile of one run"};
+  app.set_version_flag("--version", "rrfp-report " RRFP_VERSION);
+  app.footer(
+      "The page needs no network. It shows the runs of all traces side by side on one\n"
+      "time scale, with ratios to the first run.\n"
+      "A profile describes one run. FILE.csv holds the times of replica 0, including\n"
+      "injected delays: of each task, on the slowest rank of its stage, and of each\n"
+      "message that a stage waited for. FILE.toml holds [cost] without injected delays:\n"
+      "medians over microbatches, steps and replicas, for a job or for the workload of\n"
+      "an experiment. Incomplete steps are skipped.\n"
+      "Exit codes: 0 done, 1 internal error or an output that could not be written,\n"
+      "2 bad input.");
+  options wanted;
+  app.add_option("trace", wanted.traces, "Traces of rrfp-node run --trace FILE")->required();
+  app.add_option("--out", wanted.out, "Write the page, an HTML file");
+  app.add_option("--svg", wanted.svg,
+                 "Write the picture, an SVG file: one step of each run,\n"
+                 "one above the other on one time scale");
+  app.add_option("--step", wanted.step,
+                 "The step that --svg shows and the page opens on\n"
+                 "(default: the one nearest to the median duration of\n"
+                 "each run)");
+  app.add_option("--profile", wanted.profiles,
+                 "Write the run's times as FILE.csv for rrfp-sim\n"
+                 "--durations, or as [cost] in FILE.toml; may be\n"
+                 "repeated")
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_option("--backward-share", wanted.backward_share,
+                 "For FILE.toml, if the run did not split backward: the\n"
+                 "share that counts as backward_ms; the rest counts as\n"
+                 "weight_ms")
+      ->check(apps::between(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--steps", wanted.steps,
+                 fmt::format("FIRST:LAST, or one step (default: all steps for a\n"
+                             "profile; for a page, the last ones with at most {}\n"
+                             "tasks of all runs together)",
+                             report::shown_tasks_max));
+  app.add_option("--run", wanted.runs,
+                 "Only the run of this name; may be repeated. Ratios are\n"
+                 "relative to the first one")
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_option("--title", wanted.title, "The page's heading")->capture_default_str();
+  if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
+  return make_report(wanted);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return rrfp::apps::run_program("rrfp-report", argc, argv, &run); }

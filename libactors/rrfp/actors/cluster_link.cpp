@@ -1,0 +1,261 @@
+#include "cluster_link.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <rrfp/actors/control/messages.hpp>
+#include <rrfp/actors/job_cluster.hpp>
+#include <rrfp/core/connections.hpp>
+#include <rrfp/transport/shared_memory.hpp>
+
+namespace rrfp::actors {
+
+namespace {
+
+using std::chrono::steady_clock;
+
+/// What a node tells node 0 of its part of the run.
+struct link_card {
+  std::string address;     ///< of its transport
+  std::int64_t start = 0;  ///< when it began the run, in ns of its clock
+  std::map<stage_id, compute::tie> sides;
+  std::string restored;  ///< see hosted_parts
+};
+auto fields(auto f, link_card& x) { return f(x.address, x.start, x.sides, x.restored); }
+
+/// What node 0 answers: the nodes that this one connects to, and who holds the second copies of its
+/// ranks.
+struct link_peers {
+  std::int64_t start = 0;  ///< of node 0
+  std::map<node_id, std::string> addresses;
+  std::map<stage_id, compute::tie> sides;  ///< of all stages that hold a tied parameter
+  rank_places buddies;
+};
+auto fields(auto f, link_peers& x) { return f(x.start, x.addresses, x.sides, x.buddies); }
+
+std::int64_t nanoseconds(steady_clock::time_point t) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
+}
+
+/// How long nodes may take to end after the last step; the maximum size of all traces on node 0,
+/// and how long gathering them may take.
+constexpr std::chrono::seconds finish_time_max{10};
+constexpr std::size_t traces_bytes_max = std::size_t{1} << 30;
+constexpr std::chrono::seconds traces_time{120};
+
+/// Returns the places of the copies of replica 0, the only ranks that are copied.
+rank_places buddies_of(const cluster& c, const session_setup& setup) {
+  std::vector<std::string> hosts;
+  for (const auto& m : c.members->members()) hosts.push_back(m.host);
+  rank_places all;
+  for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
+    for (std::uint32_t r = 0; r < setup.ranks; ++r)
+      if (const auto buddy = buddy_of(
+              setup.replicas,
+              [&](replica_id d) { return c.places.node_of(d, stage_id{s}, rank_id{r}); }, hosts))
+        all[{stage_id{s}, rank_id{r}}] = *buddy;
+  return all;
+}
+
+ucx::connections connections_of(const cluster& c, const session_setup& setup,
+                                const std::map<stage_id, compute::tie>& tied,
+                                const rank_places& buddies) {
+  const auto node_of = [&](replica_id d, stage_id s, rank_id r) {
+    return c.places.node_of(d, s, r);
+  };
+  std::vector<stage_id> path;
+  for (std::uint32_t v = 0; v < setup.shape.virtual_stages(); ++v)
+    path.push_back(setup.shape.at(virtual_stage_id{v}).stage);
+  ucx::connections all{
+      {c.places.nodes(), setup.shape.stages, path, setup.ranks, setup.replicas, node_of}};
+  for (std::uint32_t d = 0; d < setup.replicas; ++d)
+    for (std::uint32_t r = 0; r < setup.ranks; ++r)
+      for (const auto& a : tied)
+        for (const auto& b : tied)
+          all.add(node_of(replica_id{d}, a.first, rank_id{r}),
+                  node_of(replica_id{d}, b.first, rank_id{r}));
+  for (const auto& [at, buddy] : buddies)
+    all.add(node_of(replica_id{0}, at.first, at.second), buddy);
+  if (!setup.recovery) return all;
+  for (const auto& [what, source] : setup.recovery->from.copies)
+    for (std::uint32_t d = 0; d < setup.replicas; ++d)
+      all.add(node_of(replica_id{d}, what.stage, what.rank), source.node);
+  return all;
+}
+
+/// On node 0: what it tells each node of the others.
+std::vector<link_peers> introduce(const cluster& c, const session_setup& setup,
+                                  const std::vector<link_card>& cards) {
+  std::map<stage_id, compute::tie> tied;
+  for (const auto& card : cards)
+    for (const auto& side : card.sides)
+      if (side.second != compute::tie::none) tied.insert(side);
+  const auto buddies = setup.recovery ? buddies_of(c, setup) : rank_places{};
+  const auto peers = connections_of(c, setup, tied, buddies);
+  std::vector<link_peers> told(cards.size(), {cards[0].start, {}, tied, {}});
+  for (std::uint32_t n = 0; n < cards.size(); ++n)
+    for (const auto other : peers.of(node_id{n}))
+      told[n].addresses[other] = cards[other.value()].address;
+  for (const auto& [at, buddy] : buddies)
+    told[c.places.node_of(replica_id{0}, at.first, at.second).value()].buddies[at] = buddy;
+  return told;
+}
+
+ucx_options options_of(const cluster& c) {
+  ucx_options options;
+  options.node = c.members->node();
+  options.job_token = c.start.token;
+  options.epoch = c.epoch;
+  options.after_round = [] { run_collected_actors(); };
+  // Whoever may connect to a port of UCX can crash the process, and memory needs no port.
+  if (c.transport.tls != "auto")
+    options.tls = c.transport.tls;
+  else if (c.start.machines.is_one)
+    options.tls = "^tcp";
+  if (job::is_loopback(c.transport.listen)) options.net_devices = "lo";
+  options.checksum_data = !c.start.machines.is_one;
+  options.inflight_bytes_max = options.message_bytes_max = c.transport.inflight_bytes;
+  return options;
+}
+
+result<std::unique_ptr<ucx_transport>> open_wire(const cluster& c, const hosted_parts& hosted) {
+  auto options = options_of(c);
+  auto memory = hosted.memory_of_arrivals();
+  options.memory = std::move(memory.host);
+  options.enter_thread = std::move(memory.enter_thread);
+  if (auto room = ucx::check_shared_memory(options.tls, c.start.machines.neighbours); !room)
+    return room.failure();
+  auto wire = ucx_transport::open(std::move(options));
+  if (wire && memory.on_devices && (*wire)->takes_cuda())
+    (*wire)->fetch_to_devices(std::move(memory.on_devices));
+  return wire;
+}
+
+void set_routes(ucx_transport& wire, const plan::node_places& places, const session_setup& setup) {
+  for (std::uint32_t d = 0; d < setup.replicas; ++d)
+    for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
+      for (std::uint32_t r = 0; r < setup.ranks; ++r)
+        wire.route({stage_id{s}, rank_id{r}, replica_id{d}},
+                   places.node_of(replica_id{d}, stage_id{s}, rank_id{r}));
+}
+
+/// The transport only knows that the connection failed; the membership may soon know the cause.
+error why_lost(membership& members, error hint) {
+  const auto known = members.loss(unexplained_loss_time);
+  return error{known ? known->why : hint.message, error_kind::node_lost};
+}
+
+}  // namespace
+
+cluster_link::cluster_link(const cluster& in_cluster, ucx_transport& wire,
+                           std::chrono::milliseconds limit)
+    : cluster_(in_cluster), wire_(wire), limit_(limit) {}
+
+result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
+                                                const session_setup& setup,
+                                                const hosted_parts& hosted, const status& made) {
+  auto& members = *in_cluster.members;
+  auto wire = made ? open_wire(in_cluster, hosted) : made.failure();
+  const auto mine = [&]() -> result<link_card> {
+    if (!wire) return wire.failure();
+    return link_card{(*wire)->address(), nanoseconds(steady_clock::now()), hosted.sides(),
+                     hosted.restored()};
+  };
+  auto told = agree<link_card, link_peers>(
+      members, mine(), [&](const std::vector<link_card>& cards) -> result<std::vector<link_peers>> {
+        std::vector<std::string> restored;
+        for (const auto& card : cards) restored.push_back(card.restored);
+        if (auto all = hosted.check_restored(std::move(restored)); !all) return all.failure();
+        return introduce(in_cluster, setup, cards);
+      });
+  if (!told) return told.failure();
+
+  opened o;
+  o.sides = hosted.sides();
+  o.sides.merge(told->sides);
+  o.buddies = std::move(told->buddies);
+  auto& own = **wire;
+  o.link.reset(new cluster_link{in_cluster, own,
+                                std::chrono::milliseconds{static_cast<std::int64_t>(
+                                    in_cluster.transport.join_timeout_s * 1e3)}});
+  o.wire = *std::move(wire);  // destroyed before the link, to which it reports failures
+  own.on_failure([link = o.link.get()](node_id n, std::string why) {
+    link->report_unreachable(fmt::format("node {} cannot be reached: {}", n.value(), why));
+  });
+  auto& connected = o.link->connected_;
+  for (const auto& [peer, address] : told->addresses) {
+    if (!connected) break;
+    if (auto one = own.connect(peer, address); !one) connected = why_lost(members, one.failure());
+  }
+  set_routes(own, in_cluster.places, setup);
+  // All processes of a machine have the same clock.
+  const auto offset =
+      in_cluster.start.machines.is_one ? std::chrono::nanoseconds{0} : members.clock_offset();
+  o.start = steady_clock::time_point{std::chrono::nanoseconds{told->start} - offset};
+  return o;
+}
+
+metrics::transport_numbers cluster_link::count() const {
+  const auto c = wire_.counters();
+  return {c.sent,
+          c.sent_bytes,
+          c.received,
+          c.received_bytes,
+          c.dropped_duplicate,
+          c.dropped_stale + c.dropped_invalid + c.dropped_unreachable,
+          c.announced,
+          c.inflight_bytes};
+}
+
+bool cluster_link::leads() const { return cluster_.members->node() == node_id{0}; }
+
+status cluster_link::meet(const directory& actors) {
+  wire_.on_mail([&actors](node_id, std::string_view mail) { return actors.deliver(mail); });
+  return agree_on(*cluster_.members, connected_, limit_);
+}
+
+void cluster_link::watch(const caf::actor& watcher) {
+  {
+    const std::lock_guard lock{mutex_};
+    watcher_ = watcher;
+    if (watcher_ && !unreachable_.empty())
+      post(watcher_, node_unreachable{std::exchange(unreachable_, {})});
+  }
+  if (!watcher) return cluster_.members->on_lost(nullptr);
+  cluster_.members->on_lost([this, watcher](node_id n, std::string why) {
+    wire_.give_up(n, why);
+    post(watcher, node_lost{std::move(why)});
+  });
+}
+
+void cluster_link::report_unreachable(std::string why) {
+  const std::lock_guard lock{mutex_};
+  if (watcher_)
+    post(watcher_, node_unreachable{std::move(why)});
+  else if (unreachable_.empty())
+    unreachable_ = std::move(why);
+}
+
+std::string cluster_link::finish(trace_recorder* trace) {
+  auto& members = *cluster_.members;
+  const auto share = std::min(gather_bytes_max, traces_bytes_max / members.nodes());
+  std::vector<std::string> traces;
+  const auto over = members.exchange(
+      trace == nullptr || leads() ? std::string{} : trace->to_bytes(share),
+      trace == nullptr ? finish_time_max : traces_time, [&](std::vector<std::string> all) {
+        traces = std::move(all);
+        return std::vector<std::string>(1);
+      });
+  if (trace == nullptr || !leads()) return {};
+  if (!over) return "only the tasks of node 0: " + over.message();
+  std::string untraced;
+  for (std::size_t n = 1; n < traces.size(); ++n) {
+    trace->add_bytes(traces[n]);
+    if (traces[n].empty()) untraced += fmt::format("{}{}", untraced.empty() ? "" : ", ", n);
+  }
+  return untraced.empty() ? untraced : "no tasks of nodes started without a trace: " + untraced;
+}
+
+}  // namespace rrfp::actors

@@ -1,0 +1,372 @@
+/// The messages between actors. Each message is a struct type.
+///
+///   job -> node                 step_over, keep_copies, write_report, job_ended
+///   node -> node                copy_offered, fetch_copy, copy_piece
+///   node -> stage -> node       report_state, state_reported
+///   job -> stage                restore_state, begin_step, apply_update, take_snapshot,
+///                               copy_state, report_weights, report_progress
+///   stage -> rank               the same except report_progress, and run_launch, end_step
+///   transport -> rank           message (transport.hpp)
+///   rank -> stage               state_restored, arrived, launch_done, rank_step_ended,
+///                               update_applied, snapshot_taken, snapshot_written
+///   stage -> job                state_restored, stage_step_ended, update_applied,
+///                               snapshot_taken, snapshot_written, stage_weights, stage_progress
+///   any actor -> job            copy_held, failed, interrupted, drain_asked, report_requested
+///   process -> job or node      start, stage_ranks, node_lost, node_unreachable, interrupted,
+///                               drain_asked, demand, report_requested, stop
+///
+/// Messages can travel between nodes unless they are marked local. Times are nanoseconds since the
+/// run began, on the clock of node 0.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <rrfp/actors/recovery.hpp>
+#include <rrfp/actors/session.hpp>
+#include <rrfp/core/job_events.hpp>
+#include <rrfp/transport/transport.hpp>
+
+#include "caf_compat.hpp"
+#include "directory.hpp"
+#include "fields.hpp"
+#include "stage_state.hpp"
+
+namespace rrfp::actors {
+
+/// Local. To the job: all actors of all nodes can be reached.
+struct start {};
+/// Local. The ranks of a stage, in rank order.
+struct stage_ranks {
+  std::vector<actor_ref> ranks;
+};
+
+/// Take the state of the first step from the copies.
+struct restore_state {};
+struct state_restored {};
+struct begin_step {
+  step_id step;
+  compute::step_purpose purpose = compute::step_purpose::training;
+};
+/// The input of a task has arrived on a rank.
+struct arrived {
+  step_id step;
+  task_kind kind = task_kind::forward;
+  microbatch_id mb;
+  chunk_id chunk;
+  rank_id rank;
+};
+/// Local. A supervisor to itself: all earlier messages are handled; choose the next task.
+struct decide_now {};
+struct run_launch {
+  step_id step;
+  launch launched;
+};
+struct launch_done {
+  step_id step;
+  launch launched;
+  rank_id rank;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t delay = 0;  ///< injected part
+  std::int64_t late = 0;   ///< the last part, by which a timer was late to end the task
+  /// When the output was received, if the rank waited for that; else 0.
+  std::int64_t received = 0;
+  std::int64_t held_bytes = 0;
+  compute::memory_counts device_memory = {};  ///< zeroes if the device has none
+};
+/// All tasks of the step are done: sum and exchange gradients, if it trains, and report.
+struct end_step {
+  step_id step;
+};
+struct rank_step_ended {
+  step_id step;
+  rank_id rank;
+  std::vector<compute::microbatch_loss> losses;
+  std::vector<compute::parameter_norm> norms;
+  std::int64_t peak_bytes = 0;
+  std::int64_t in_collectives = 0;  ///< of its tasks, mostly waiting for the other ranks
+};
+struct stage_step_ended {
+  step_id step;
+  replica_id replica;
+  stage_id stage;
+  std::vector<compute::microbatch_loss> losses;
+  std::vector<compute::parameter_norm> norms;
+  memory_use memory;
+  std::int64_t peak_bytes = 0;  ///< activation memory, measured, of the rank that held most
+  compute::memory_counts device_memory = {};  ///< the most of a rank's device
+  // Means over the ranks:
+  std::int64_t busy = 0;     ///< in tasks
+  std::int64_t blocked = 0;  ///< after tasks, until their output was received
+  std::int64_t behind = 0;   ///< after tasks, until all ranks had ended them
+  /// Free, while the stage waited for nothing; the maximum over the ranks.
+  std::int64_t launch_gap = 0;
+  // Of the first rank:
+  std::int64_t in_backward = 0;  ///< in B and BW
+  std::int64_t in_weight = 0;    ///< in W
+  /// Waits of the stage for inputs that are on some of its ranks alone.
+  std::int64_t for_ranks = 0;
+  /// By rank: in tasks, and from their launch until they began, but not in collectives.
+  std::vector<std::int64_t> own;
+  std::int64_t first_begin = 0;
+  std::int64_t last_end = 0;
+};
+struct apply_update {
+  step_id step;
+  double scale = 1;
+  double lr = 0;
+};
+struct update_applied {
+  step_id step;
+};
+/// The step is over on all nodes.
+struct step_over {
+  step_summary summary;
+};
+/// Local. The next thing to do, in a session with on_request.
+struct demand {
+  job_demand wanted = job_demand::train;
+};
+/// Between two steps: copy all tensors, and write them into the folder of the save.
+struct take_snapshot {
+  std::uint64_t step = 0;  ///< complete steps
+};
+/// The copy is made; the pipeline may continue.
+struct snapshot_taken {
+  std::uint64_t step = 0;
+  std::int64_t copy_time = 0;
+};
+/// The rank's file is on disk, or `failure` says why not.
+struct snapshot_written {
+  std::uint64_t step = 0;
+  std::string file;
+  std::uint64_t bytes = 0;
+  std::uint64_t xxh64 = 0;
+  std::string failure;
+};
+/// Local. The checkpoint is complete, or `failure` says why not.
+struct save_ended {
+  std::uint64_t step = 0;
+  std::string failure;
+};
+/// Between two steps: copy the state in the background, for recovery.
+struct copy_state {
+  std::uint64_t step = 0;      ///< complete steps
+  std::uint64_t complete = 0;  ///< as copy_set::put()
+};
+/// The state of one rank is held by its own node and by its buddy, or `failure` says why not.
+struct copy_held {
+  std::uint64_t step = 0;
+  std::string failure;
+};
+/// To the buddy: fetch this copy and hold it.
+struct copy_offered {
+  copy_key what;
+  node_id from;
+  std::int64_t bytes = 0;
+  std::uint64_t xxh64 = 0;
+  std::uint64_t complete = 0;
+};
+struct fetch_copy {
+  copy_key what;
+  node_id to;
+  std::int64_t offset = 0;
+  std::int64_t size = 0;
+};
+/// Without bytes: the copy is not here.
+struct copy_piece {
+  copy_key what;
+  std::int64_t offset = 0;
+  std::string bytes;
+};
+/// Pieces of copies arrive on a node, which takes its time: the job does not hang.
+struct copies_arrive {};
+/// The copies of all ranks after this step are held: drop older ones.
+struct keep_copies {
+  job_record record;
+};
+struct report_weights {};
+struct stage_weights {
+  rank_address from;
+  std::vector<compute::parameter_hash> hashes;
+  std::vector<std::string> transcript;
+};
+/// Asks a stage what it waits for. Answered even during a hang.
+struct report_progress {};
+struct stage_progress {
+  std::string text;
+  stage_state state;
+};
+/// Requests a report of who waits for what. The job asks all stages and then lets all nodes write.
+struct report_requested {
+  std::string why;
+};
+/// Asks a node to write its report; `causes` were derived by the job from the stages' answers.
+struct write_report {
+  std::string why;
+  std::vector<std::string> causes;
+};
+/// Local. A node to its supervisors, which answer even during a hang.
+struct report_state {
+  caf::actor to;
+};
+/// Local.
+struct state_reported {
+  replica_id replica;
+  stage_id stage;
+  std::string text;
+};
+/// Local. A node to itself: a time limit of report `number` has expired.
+struct report_due {
+  std::uint64_t number = 0;
+  bool job_was_asked = false;  ///< the limit is the job's; else that of the node's stages
+};
+/// Local. Drop all queued work; the running work is the last.
+struct stop {};
+struct failed {
+  error why;
+};
+/// Local.
+struct node_lost {
+  std::string message;
+};
+/// Local. The transport cannot reach a node. Counts as a loss if the membership does not report the
+/// cause within unexplained_loss_time.
+struct node_unreachable {
+  std::string message;
+};
+/// `again`: the second interrupt of the same process, which ends the run without a save.
+struct interrupted {
+  bool again = false;
+};
+/// See job_event::drain_asked.
+struct drain_asked {
+  node_id node;
+};
+/// Local. The job actor to itself: a timer of its core has fired.
+struct timer_over {
+  job_timer which = job_timer::watch;
+  std::uint64_t number = 0;
+};
+/// The run is over: stop all actors of the node.
+struct job_ended {
+  ending how = ending::done;
+  std::string message;
+  bool nothing_lost = false;
+  bool hung = false;
+  /// The summary as bytes for other nodes to keep, if the run is done and makes copies.
+  run_record summary = {};
+  std::optional<node_id> drained{};  ///< see job_action::end
+};
+
+auto fields(auto f, restore_state&) { return f(); }
+auto fields(auto f, state_restored&) { return f(); }
+auto fields(auto f, begin_step& x) { return f(x.step, x.purpose); }
+auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank); }
+auto fields(auto f, run_launch& x) { return f(x.step, x.launched); }
+auto fields(auto f, launch_done& x) {
+  return f(x.step, x.launched, x.rank, x.begin, x.end, x.delay, x.late, x.received, x.held_bytes,
+           x.device_memory);
+}
+auto fields(auto f, end_step& x) { return f(x.step); }
+auto fields(auto f, rank_step_ended& x) {
+  return f(x.step, x.rank, x.losses, x.norms, x.peak_bytes, x.in_collectives);
+}
+auto fields(auto f, stage_step_ended& x) {
+  return f(x.step, x.replica, x.stage, x.losses, x.norms, x.memory, x.peak_bytes, x.device_memory,
+           x.busy, x.blocked, x.behind, x.launch_gap, x.in_backward, x.in_weight, x.for_ranks,
+           x.own, x.first_begin, x.last_end);
+}
+auto fields(auto f, apply_update& x) { return f(x.step, x.scale, x.lr); }
+auto fields(auto f, update_applied& x) { return f(x.step); }
+auto fields(auto f, step_summary& x) {
+  return f(x.step, x.purpose, x.loss, x.losses, x.gradient_norm, x.is_skipped, x.lr, x.tokens,
+           x.step_ms, x.bubble_fraction, x.weight_shares);
+}
+auto fields(auto f, step_over& x) { return f(x.summary); }
+auto fields(auto f, take_snapshot& x) { return f(x.step); }
+auto fields(auto f, snapshot_taken& x) { return f(x.step, x.copy_time); }
+auto fields(auto f, snapshot_written& x) { return f(x.step, x.file, x.bytes, x.xxh64, x.failure); }
+auto fields(auto f, copy_state& x) { return f(x.step, x.complete); }
+auto fields(auto f, copy_held& x) { return f(x.step, x.failure); }
+auto fields(auto f, copy_offered& x) { return f(x.what, x.from, x.bytes, x.xxh64, x.complete); }
+auto fields(auto f, fetch_copy& x) { return f(x.what, x.to, x.offset, x.size); }
+auto fields(auto f, copy_piece& x) { return f(x.what, x.offset, x.bytes); }
+auto fields(auto f, copies_arrive&) { return f(); }
+auto fields(auto f, keep_copies& x) { return f(x.record); }
+auto fields(auto f, report_weights&) { return f(); }
+auto fields(auto f, stage_weights& x) { return f(x.from, x.hashes, x.transcript); }
+auto fields(auto f, report_progress&) { return f(); }
+auto fields(auto f, stage_progress& x) { return f(x.text, x.state); }
+auto fields(auto f, report_requested& x) { return f(x.why); }
+auto fields(auto f, write_report& x) { return f(x.why, x.causes); }
+auto fields(auto f, failed& x) { return f(x.why.message, x.why.kind); }
+auto fields(auto f, interrupted& x) { return f(x.again); }
+auto fields(auto f, drain_asked& x) { return f(x.node); }
+auto fields(auto f, job_ended& x) {
+  return f(x.how, x.message, x.nothing_lost, x.hung, x.summary, x.drained);
+}
+
+// clang-format off
+/// The messages that travel between nodes; their order gives the codes in mail.
+#define RRFP_MESSAGES(X)                                                                   \
+  X(restore_state) X(state_restored) X(begin_step) X(arrived) X(run_launch) X(launch_done) \
+  X(end_step) X(rank_step_ended) X(stage_step_ended) X(apply_update) X(update_applied)     \
+  X(step_over) X(take_snapshot) X(snapshot_taken) X(snapshot_written) X(copy_state)        \
+  X(copy_held) X(copy_offered) X(fetch_copy) X(copy_piece) X(copies_arrive) X(keep_copies) \
+  X(report_weights) X(stage_weights)                                                       \
+  X(report_progress) X(stage_progress) X(report_requested) X(write_report) X(failed)       \
+  X(interrupted) X(drain_asked) X(job_ended)
+/// The messages that stay on their node.
+#define RRFP_LOCAL_MESSAGES(X)                                                             \
+  X(start) X(stage_ranks) X(decide_now) X(node_lost) X(node_unreachable) X(demand)         \
+  X(save_ended) X(timer_over) X(message) X(report_state) X(state_reported) X(report_due)   \
+  X(stop)
+// clang-format on
+
+enum class message_code : std::uint8_t {
+#define RRFP_CODE(message) message,
+  RRFP_MESSAGES(RRFP_CODE)
+#undef RRFP_CODE
+};
+#define RRFP_CODE(type) \
+  constexpr message_code code_of(const type&) { return message_code::type; }
+RRFP_MESSAGES(RRFP_CODE)
+#undef RRFP_CODE
+
+/// How long to wait for the membership to report the cause of a loss.
+inline constexpr std::chrono::milliseconds unexplained_loss_time{3000};
+
+/// Posts `m` to an actor of any node, from any thread.
+template <class Message>
+void post(const actor_ref& to, Message m) {
+  if (to.here()) return post(to.here(), std::move(m));
+  auto mail = to.begin_mail();
+  auto code = code_of(m);
+  mail(code, m);
+  to.send(std::move(mail));
+}
+
+}  // namespace rrfp::actors
+
+#define RRFP_ALLOW(message) RRFP_ALLOW_MESSAGE(rrfp::actors::message)
+RRFP_MESSAGES(RRFP_ALLOW)
+RRFP_LOCAL_MESSAGES(RRFP_ALLOW)
+#undef RRFP_ALLOW
+
+namespace rrfp::actors {
+
+// CAF's code for sending a message takes long to compile: it is made once, in messages.cpp.
+#define RRFP_DECLARE(message) extern template void post(const caf::actor&, message);
+RRFP_MESSAGES(RRFP_DECLARE)
+RRFP_LOCAL_MESSAGES(RRFP_DECLARE)
+#undef RRFP_DECLARE
+#define RRFP_DECLARE(message) extern template void post(const actor_ref&, message);
+RRFP_MESSAGES(RRFP_DECLARE)
+#undef RRFP_DECLARE
+
+}  // namespace rrfp::actors

@@ -1,0 +1,84 @@
+/// What the actors of one run share. Set up before the first actor starts; outlives the last one.
+/// Read-only, except members that are atomic or lock themselves.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <rrfp/actors/session.hpp>
+#include <rrfp/actors/trace.hpp>
+#include <rrfp/core/placement.hpp>
+#include <rrfp/device/collective_watch.hpp>
+#include <rrfp/device/work_queue.hpp>
+#include <rrfp/metrics/run_counters.hpp>
+#include <rrfp/transport/synchronous_transport.hpp>
+#include <rrfp/transport/transport.hpp>
+
+#include "directory.hpp"
+
+namespace rrfp::actors {
+
+/// The task with its microbatch numbered over all replicas, as injected delays, sizes and batches
+/// are.
+inline task numbered(const pipeline_shape& shape, replica_id replica, task t) {
+  t.mb = microbatch_id{replica.value() * shape.microbatches + t.mb.value()};
+  return t;
+}
+
+/// The time of a task, in milliseconds; the microbatch as in numbered().
+using task_time = std::function<double(step_id, stage_id, rank_id, const task&)>;
+
+class copy_exchange;
+
+/// Which collectives a rank is in; null where it has no such group.
+struct rank_watch {
+  rank_address address;
+  std::shared_ptr<collective_watch> stage;     ///< with the ranks of its stage
+  std::shared_ptr<collective_watch> replicas;  ///< with the same rank of all replicas
+};
+
+struct run_context {
+  explicit run_context(auto&&... of_directory)
+      : actors(std::forward<decltype(of_directory)>(of_directory)...) {}
+
+  directory actors;
+  std::uint32_t nodes = 1;
+  pipeline_shape shape;
+  std::uint32_t ranks = 1;
+  std::uint32_t replicas = 1;
+  std::unique_ptr<transport> wire;
+  synchronous_transport* synchronous = nullptr;  ///< `wire`, if sends block; else null
+  task_time delay;                               ///< injected; empty: none
+  task_time emulated_time;                       ///< of emulated tasks; empty: tasks compute
+  trace_recorder* trace = nullptr;               ///< null: not traced
+  bool record_transcripts = false;
+  std::string checkpoint_dir;                  ///< where checkpoints are saved
+  work_queue* saver = nullptr;                 ///< writes checkpoints; null: none are made
+  std::shared_ptr<copy_exchange> copies;       ///< for recovery; null: none are made
+  work_queue* copier = nullptr;                ///< makes them
+  std::function<void(step_id)> on_step_begun;  ///< called by every stage; may be empty
+  /// Called on nodes other than node 0; may be empty.
+  std::function<void(const step_summary&)> on_step;
+  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  /// The counters of the stages and ranks hosted here.
+  std::shared_ptr<metrics::run_counters> counters = std::make_shared<metrics::run_counters>();
+  /// Watches of the same ranks, in the same order.
+  std::vector<rank_watch> watches;
+  std::function<void(const std::string&)> on_report;  ///< may be empty
+
+  /// Nanoseconds since the run began, on the clock of node 0.
+  std::int64_t now() const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
+                                                                start)
+        .count();
+  }
+  void note_progress() { counters->note_progress(); }
+  /// Nanoseconds since the last progress of any stage here; read by the job actor's watchdog.
+  std::int64_t silence() const { return metrics::steady_now() - counters->last_progress.value(); }
+};
+
+}  // namespace rrfp::actors

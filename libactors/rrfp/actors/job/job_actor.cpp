@@ -1,0 +1,385 @@
+#include "job_actor.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <rrfp/actors/control/hang_cause.hpp>
+#include <rrfp/base/check.hpp>
+#include <rrfp/base/step_name.hpp>
+#include <rrfp/base/units.hpp>
+
+namespace rrfp::actors {
+
+namespace {
+
+rank_key key_of(const rank_address& a) { return {a.replica, a.stage, a.rank}; }
+
+run_totals totals_of(const job_setup& setup) {
+  run_totals made{setup.train, setup.lr, setup.context->shape.stages, setup.first_step};
+  if (!setup.recovery) return made;
+  const auto& from = setup.recovery->from;
+  if (from.has_copies())
+    made.go_on_from(from.record);
+  else if (from.began_after)
+    made.go_on_from(setup.resumed_history, *from.began_after);
+  return made;
+}
+
+job_core_options core_options(const job_setup& setup, const run_totals& totals) {
+  const auto& context = *setup.context;
+  job_core_options o;
+  o.stages = context.shape.stages;
+  o.ranks = context.ranks;
+  o.replicas = context.replicas;
+  o.nodes = context.nodes;
+  o.first_step = setup.first_step;
+  o.steps = setup.train.steps;
+  o.on_request = setup.on_request;
+  if (!setup.on_request) o.evaluation = setup.evaluation;
+  if (setup.checkpoint)
+    o.saves = {setup.checkpoint->every,
+               std::chrono::nanoseconds{setup.checkpoint->save_time_max}.count()};
+  // The record of the copies does not know of a save that was completed after them.
+  const auto newest = setup.checkpoint ? setup.checkpoint->newest_step : 0;
+  if (setup.recovery)
+    o.copies = {.every = setup.recovery->every,
+                .restores = setup.recovery->from.has_copies(),
+                .resumes = totals.steps() > 0,
+                .saved = std::max(totals.saved_step(), newest),
+                .evaluations = totals.evaluations() * (o.evaluation ? o.evaluation->batches : 0)};
+  o.hang_timeout_s = setup.hang_timeout_s;
+  o.loss_ms = static_cast<std::uint32_t>(unexplained_loss_time.count());
+  return o;
+}
+
+}  // namespace
+
+job_actor::job_actor(caf::actor_config& config, job_setup setup)
+    : actor_base(config),
+      setup_(std::move(setup)),
+      totals_(totals_of(setup_)),
+      late_(setup_.context->replicas, setup_.context->shape.stages, setup_.context->ranks,
+            setup_.context->counters->job.late),
+      core_(core_options(setup_, totals_)) {
+  set_exception_handler([this](std::exception_ptr& problem) -> caf::error {
+    // Not through the core, which may have ended the run in the event whose actions threw.
+    try {
+      std::rethrow_exception(problem);
+    } catch (const std::exception& e) {
+      carry_out(
+          job_action::end{job_end::failed, fmt::format("job: {}", e.what()), core_.nothing_lost()});
+    }
+    return caf::exit_reason::user_shutdown;
+  });
+}
+
+caf::behavior job_actor::make_behavior() {
+  const auto& context = *setup_.context;
+  if (setup_.checkpoint)
+    saves_.emplace(*std::move(setup_.checkpoint), context.shape.stages * context.ranks);
+  result_.transcripts.resize(context.shape.stages);
+  hashes_.resize(context.replicas);
+  return {
+      [this](start) { feed(job_event::start{}); },
+      [this](state_restored) { feed(job_event::state_restored{}); },
+      [this](const copies_arrive&) { setup_.context->note_progress(); },
+      [this](copy_held& m) {
+        feed(job_event::copy_held{m.step, std::move(m.failure)});
+      },
+      [this](stage_step_ended& m) { on_stage_step_ended(m); },
+      [this](const update_applied& m) { feed(job_event::update_applied{m.step}); },
+      [this](stage_weights& m) { on_stage_weights(m); },
+      [this](stage_progress& m) { on_stage_progress(m); },
+      [this](failed& m) { feed(job_event::failed{std::move(m.why)}); },
+      [this](node_lost& m) {
+        feed(job_event::failed{{std::move(m.message), error_kind::node_lost}});
+      },
+      [this](node_unreachable& m) {
+        feed(job_event::suspected{{std::move(m.message), error_kind::node_lost}});
+      },
+      [this](const snapshot_taken& m) {
+        saves_->record(m, setup_.context->now());
+        feed(job_event::snapshot_taken{m.step});
+      },
+      [this](const snapshot_written& m) {
+        saves_->record(m);
+        feed(job_event::snapshot_written{m.step, m.failure});
+      },
+      [this](const save_ended& m) {
+        feed(job_event::save_ended{m.step, m.failure});
+      },
+      [this](const interrupted& m) { feed(job_event::interrupted{m.again}); },
+      [this](const drain_asked& m) { feed(job_event::drain_asked{m.node}); },
+      [this](const demand& m) { feed(job_event::demanded{m.wanted}); },
+      [this](report_requested& m) { feed(job_event::report_requested{std::move(m.why)}); },
+      [this](const timer_over& m) { on_timer_over(m); },
+  };
+}
+
+void job_actor::on_exit() {
+  stages_.clear();
+  nodes_.clear();
+}
+
+// ---- events
+
+void job_actor::find_actors() {
+  const auto& context = *setup_.context;
+  for (std::uint32_t n = 0; n < context.nodes; ++n)
+    nodes_.push_back(context.actors.node(node_id{n}));
+  for (std::uint32_t d = 0; d < context.replicas; ++d)
+    for (std::uint32_t s = 0; s < context.shape.stages; ++s)
+      stages_.push_back({replica_id{d}, stage_id{s},
+                         context.actors.find(supervisor_of(replica_id{d}, stage_id{s}))});
+}
+
+void job_actor::feed(job_event::any e) {
+  if (nodes_.empty()) find_actors();
+  for (std::optional next{std::move(e)}; next; next = std::exchange(answer_, std::nullopt))
+    for (const auto& action : core_.on(*next, setup_.context->now()))
+      std::visit([this](const auto& a) { carry_out(a); }, action);
+}
+
+void job_actor::on_stage_step_ended(stage_step_ended& m) {
+  const job_event::stage_ended e{m.step, {m.replica, m.stage}};
+  totals_.record(std::move(m));
+  feed(e);
+}
+
+void job_actor::on_stage_weights(stage_weights& m) {
+  auto& hashes = hashes_[m.from.replica.value()];
+  hashes.insert(hashes.end(), m.hashes.begin(), m.hashes.end());
+  if (m.from.replica == replica_id{0} && !m.transcript.empty())
+    result_.transcripts[m.from.stage.value()] = std::move(m.transcript);
+  feed(job_event::weights_reported{key_of(m.from)});
+}
+
+void job_actor::on_stage_progress(stage_progress& m) {
+  if (!inquiry_) return;
+  const stage_key from{m.state.replica, m.state.stage};
+  // A stage may answer the previous inquiry as well.
+  for (const auto& s : inquiry_->states)
+    if (stage_key{s.replica, s.stage} == from) return;
+  inquiry_->texts.push_back(std::move(m.text));
+  inquiry_->states.push_back(std::move(m.state));
+  feed(job_event::progress_reported{from});
+}
+
+void job_actor::on_timer_over(const timer_over& m) {
+  if (m.which == job_timer::watch) return feed(job_event::tick{setup_.context->silence()});
+  feed(job_event::timer_fired{m.which, m.number});
+}
+
+// ---- actions: steps
+
+void job_actor::carry_out(const job_action::begin_step& a) {
+  const auto purpose = is_evaluation(a.step) ? compute::step_purpose::evaluation
+                       : a.accumulates       ? compute::step_purpose::accumulation
+                                             : compute::step_purpose::training;
+  totals_.begin_step(a.step, purpose, setup_.context->now());
+  send_to_stages(begin_step{a.step, purpose});
+}
+
+void job_actor::carry_out(const job_action::add_up& a) {
+  const auto update = totals_.add_up();
+  if (!update) return answer(job_event::failed{update.failure()});
+  update_ = *update;
+  answer(job_event::added_up{a.step});
+}
+
+void job_actor::carry_out(const job_action::apply_update&) { send_to_stages(update_); }
+
+void job_actor::carry_out(const job_action::finish_step& a) {
+  const auto& summary = totals_.finish_step(setup_.context->now());
+  if (summary.purpose != compute::step_purpose::evaluation) {
+    count(summary);
+    record(a.step, summary);
+    for (const auto& s : late_.add(totals_.outcomes()))
+      if (setup_.on_straggler) setup_.on_straggler(s, summary.step);
+  }
+  if (summary.purpose == compute::step_purpose::evaluation && !setup_.on_request)
+    return finish_batch();
+  if (setup_.on_step) setup_.on_step(summary);
+  // The first node runs the job and has called on_step.
+  for (std::size_t n = 1; n < nodes_.size(); ++n) post(nodes_[n], step_over{summary});
+}
+
+void job_actor::finish_batch() {
+  const auto e = totals_.finish_batch(setup_.evaluation->batches);
+  if (!e) return;
+  auto& counters = setup_.context->counters->job;
+  counters.evaluations.add();
+  counters.eval_loss.set(e->loss);
+  if (setup_.on_evaluation) setup_.on_evaluation(*e);
+}
+
+void job_actor::record(step_id step, const step_summary& s) {
+  auto* const trace = setup_.context->trace;
+  if (trace == nullptr) return;
+  std::int64_t peak = 0;
+  for (const auto& [_, o] : totals_.outcomes()) peak = std::max(peak, o.peak_bytes);
+  const auto began = totals_.step_began();
+  trace->add(step_record{step, began, began + std::llround(s.step_ms * 1e6), peak});
+}
+
+void job_actor::count(const step_summary& s) {
+  auto& counters = setup_.context->counters->job;
+  counters.steps.add();
+  counters.tokens.add(static_cast<std::uint64_t>(s.tokens));
+  counters.loss.set(s.loss);
+  counters.gradient_norm.set(s.gradient_norm);
+  counters.lr.set(s.lr);
+  counters.bubble_fraction.set(s.bubble_fraction);
+  counters.step_time.observe(static_cast<std::int64_t>(s.step_ms * 1e6));
+}
+
+// ---- actions: saves
+
+void job_actor::carry_out(const job_action::open_save& a) {
+  const auto now = setup_.context->now();
+  auto history = setup_.recovery ? totals_.record(now, core_.last_saved(), saves_->saved()).bytes
+                                 : std::string{};
+  if (auto begun = saves_->begin(a.step, now, std::move(history)); !begun)
+    return answer(job_event::save_ended{a.step, begun.message()});
+  answer(job_event::save_opened{a.step});
+}
+
+void job_actor::carry_out(const job_action::take_snapshot& a) {
+  // All replicas hold the same tensors.
+  for (const auto& stage : stages_)
+    if (stage.replica == replica_id{0}) post(stage.supervisor, take_snapshot{a.step});
+}
+
+void job_actor::carry_out(const job_action::commit_save&) {
+  // In the background: syncing a folder and removing an old one takes time.
+  setup_.context->saver->post([ring = saves_->setup().ring, manifest = saves_->manifest(),
+                               self = caf::actor_cast<caf::actor>(this)] {
+    const auto committed = ring->commit(manifest);
+    post(self, save_ended{manifest.step, committed ? std::string{} : committed.message()});
+  });
+}
+
+void job_actor::carry_out(const job_action::end_save& a) {
+  const std::chrono::duration<double> limit = saves_->setup().save_time_max;
+  auto failure = a.overdue ? fmt::format(
+                                 "not written within {:.0f} s: no more checkpoints in "
+                                 "this run",
+                                 limit.count())
+                           : a.failure;
+  const auto report = saves_->end(std::move(failure), setup_.context->now());
+  auto& counters = setup_.context->counters->job;
+  if (report.failure.empty()) {
+    counters.checkpoints.add();
+    counters.checkpoint_step.set(report.step);
+  } else {
+    counters.checkpoint_failures.add();
+  }
+  if (setup_.on_checkpoint) setup_.on_checkpoint(report);
+}
+
+// ---- actions: recovery
+
+void job_actor::carry_out(const job_action::restore_state&) { send_to_stages(restore_state{}); }
+
+void job_actor::carry_out(const job_action::copy_state& a) {
+  record_ = totals_.record(setup_.context->now(), core_.last_saved(), saves_ ? saves_->saved() : 0);
+  RRFP_CHECK(record_.step == a.step, "copies are made of the last step");
+  for (const auto& stage : stages_)
+    if (stage.replica == replica_id{0}) post(stage.supervisor, copy_state{a.step, a.complete});
+}
+
+void job_actor::carry_out(const job_action::keep_copies&) {
+  for (std::uint32_t n = 0; n < nodes_.size(); ++n) {
+    keep_copies m{record_};
+    if (!keeps_details(node_id{n})) m.record.details.clear();
+    post(nodes_[n], std::move(m));
+  }
+}
+
+void job_actor::carry_out(const job_action::drop_copies& a) {
+  if (setup_.on_copy_failed) setup_.on_copy_failed(a.failure);
+}
+
+// ---- actions: hangs and reports
+
+void job_actor::carry_out(const job_action::ask_progress& a) {
+  inquiry_ = inquiry{};
+  inquiry_->why =
+      a.silence > 0 ? fmt::format("no task finished for {:.1f} s", seconds(a.silence)) : a.why;
+  send_to_stages(report_progress{});
+}
+
+void job_actor::carry_out(const job_action::write_reports& a) {
+  auto asked = *std::exchange(inquiry_, std::nullopt);
+  const auto& context = *setup_.context;
+  const auto causes = causes_of({context.shape, context.ranks, context.replicas}, asked.states);
+  send_to_nodes(write_report{asked.why, causes});
+  if (!a.hang) return;
+  std::sort(asked.texts.begin(), asked.texts.end());
+  hang_ = asked.why;
+  for (const auto& cause : causes) hang_ += "\n  cause: " + cause;
+  for (const auto& text : asked.texts) hang_ += "\n  " + text;
+}
+
+void job_actor::carry_out(const job_action::note_progress&) { setup_.context->note_progress(); }
+
+void job_actor::carry_out(const job_action::set_timer& a) {
+  post_after(this, std::chrono::milliseconds{a.ms}, timer_over{a.which, a.number});
+}
+
+// ---- actions: the end
+
+void job_actor::carry_out(const job_action::report_weights&) { send_to_stages(report_weights{}); }
+
+void job_actor::carry_out(const job_action::compare_weights&) {
+  std::vector<std::uint64_t> weights;
+  for (auto& of_replica : hashes_) weights.push_back(compute::hash_of_model(std::move(of_replica)));
+  result_.summary.weights_xxh64 = weights[0];
+  for (const auto w : weights)
+    if (w != weights[0])
+      return answer(job_event::failed{{"the replicas' weights differ", error_kind::failed}});
+  answer(job_event::weights_agree{});
+}
+
+void job_actor::carry_out(const job_action::end& a) {
+  if (std::exchange(ended_, true)) return;
+  auto summary = totals_.finish_run(setup_.context->now());
+  summary.weights_xxh64 = result_.summary.weights_xxh64;
+  if (saves_) {
+    summary.checkpoints += saves_->saved();
+    summary.last_checkpoint_failed = saves_->last_failed();
+  }
+  result_.summary = std::move(summary);
+  result_.how = a.how;
+  result_.message = a.hung ? hang_ : a.message;
+  result_.nothing_lost = a.nothing_lost;
+  result_.hung = a.hung;
+  result_.drained = a.drained;
+  job_ended over{result_.how, result_.message, result_.nothing_lost, result_.hung,
+                 {},          result_.drained};
+  if (setup_.recovery && a.how == job_end::done) over.summary = to_record(result_.summary);
+  // First: after a loss, on_end lets this node close its transport at once.
+  for (std::uint32_t n = 0; n < nodes_.size(); ++n) {
+    auto m = over;
+    if (!keeps_details(node_id{n})) m.summary.details.clear();
+    post(nodes_[n], std::move(m));
+  }
+  setup_.on_end(std::move(result_));
+  quit();
+}
+
+template <class Message>
+void job_actor::send_to_stages(const Message& m) {
+  for (const auto& stage : stages_) post(stage.supervisor, m);
+}
+
+template <class Message>
+void job_actor::send_to_nodes(const Message& m) {
+  for (const auto& node : nodes_) post(node, m);
+}
+
+}  // namespace rrfp::actors

@@ -1,0 +1,132 @@
+/// The shell of the job core: turns messages into events of the core, and carries out its actions.
+///
+/// The core (rrfp/core/job_core.hpp) decides what the job does next. The actor holds what the
+/// core need not see: handles of actors, results of stages, files of saves, texts of reports. It
+/// makes no decision: a message is recorded, then fed to the core.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <rrfp/actors/control/caf_compat.hpp>
+#include <rrfp/actors/control/messages.hpp>
+#include <rrfp/actors/control/run_context.hpp>
+#include <rrfp/actors/session.hpp>
+#include <rrfp/core/job_core.hpp>
+
+#include "job_saves.hpp"
+#include "late_ranks.hpp"
+#include "run_totals.hpp"
+
+namespace rrfp::actors {
+
+struct job_setup {
+  job::train_options train;
+  std::function<double(std::uint64_t step)> lr;  ///< see session_setup
+  /// Steps begin on demand only.
+  bool on_request = false;
+  /// Steps that were complete before the run.
+  std::uint64_t first_step = 0;
+  /// Nothing: no checkpoints.
+  std::optional<checkpoint_setup> checkpoint;
+  /// Nothing: no copies for recovery.
+  std::optional<recovery_setup> recovery;
+  /// The history in the checkpoint from which the run resumes, if it does.
+  std::string resumed_history;
+  std::shared_ptr<run_context> context;
+  std::optional<job_core_options::evaluating> evaluation;
+  double hang_timeout_s = 60;
+  std::function<void(const step_summary&)> on_step;
+  std::function<void(const evaluation_summary&)> on_evaluation;
+  std::function<void(const checkpoint_report&)> on_checkpoint;
+  std::function<void(const std::string&)> on_copy_failed;
+  /// `step`: complete steps.
+  std::function<void(const straggler&, std::uint64_t step)> on_straggler;
+  /// Called once, at the end, before the nodes are notified. Nothing else is called after it.
+  std::function<void(run_result)> on_end;
+};
+
+class job_actor : public actor_base {
+ public:
+  job_actor(caf::actor_config& config, job_setup setup);
+
+  caf::behavior make_behavior() override;
+  /// Job and stages refer to each other; this breaks the reference cycle.
+  void on_exit() override;
+
+ private:
+  /// All actors are bound before the first message arrives.
+  void find_actors();
+  void on_stage_step_ended(stage_step_ended& m);
+  void on_stage_weights(stage_weights& m);
+  void on_stage_progress(stage_progress& m);
+  void on_timer_over(const timer_over& m);
+
+  /// Feeds the core, and then what carrying out its actions answers at once.
+  void feed(job_event::any e);
+  /// Answers the action being carried out. The core gets it after all actions of its event.
+  void answer(job_event::any e) { answer_ = std::move(e); }
+
+  void carry_out(const job_action::begin_step& a);
+  void carry_out(const job_action::add_up& a);
+  void carry_out(const job_action::apply_update&);
+  void carry_out(const job_action::finish_step& a);
+  void carry_out(const job_action::open_save& a);
+  void carry_out(const job_action::take_snapshot& a);
+  void carry_out(const job_action::commit_save&);
+  void carry_out(const job_action::end_save& a);
+  void carry_out(const job_action::restore_state&);
+  void carry_out(const job_action::copy_state& a);
+  void carry_out(const job_action::keep_copies& a);
+  void carry_out(const job_action::drop_copies& a);
+  void carry_out(const job_action::report_weights&);
+  void carry_out(const job_action::compare_weights&);
+  void carry_out(const job_action::ask_progress& a);
+  void carry_out(const job_action::write_reports& a);
+  void carry_out(const job_action::note_progress&);
+  void carry_out(const job_action::set_timer& a);
+  void carry_out(const job_action::end& a);
+
+  void finish_batch();
+  void record(step_id step, const step_summary& s);
+  void count(const step_summary& s);
+  template <class Message>
+  void send_to_stages(const Message& m);
+  template <class Message>
+  void send_to_nodes(const Message& m);
+
+  job_setup setup_;
+  run_totals totals_;
+  late_ranks late_;
+  job_core core_;
+  std::optional<job_event::any> answer_;
+  bool ended_ = false;
+  struct stage {
+    replica_id replica;
+    stage_id number;
+    actor_ref supervisor;
+  };
+  std::vector<stage> stages_;
+  std::vector<actor_ref> nodes_;
+  apply_update update_;  ///< of the running step
+  std::optional<job_saves> saves_;
+  /// The record of the step whose state is being copied.
+  job_record record_;
+  /// By replica.
+  std::vector<std::vector<compute::parameter_hash>> hashes_;
+  /// What the stages wait for; nothing: they have not been asked.
+  struct inquiry {
+    std::string why;
+    std::vector<std::string> texts;
+    std::vector<stage_state> states;
+  };
+  std::optional<inquiry> inquiry_;
+  /// The hang report, once the run has hung.
+  std::string hang_;
+  run_result result_;
+};
+
+}  // namespace rrfp::actors

@@ -1,0 +1,203 @@
+#include <rrfp/actors/job_session.hpp>
+
+#include <fmt/format.h>
+
+#include <rrfp/actors/job_checkpoint.hpp>
+#include <rrfp/base/units.hpp>
+#include <rrfp/compute/estimate.hpp>
+#include <rrfp/simulate/weather.hpp>
+
+namespace rrfp::actors {
+
+namespace {
+
+/// The costs of each replica, for tasks whose microbatches are numbered over all replicas.
+class costs_of_replicas {
+ public:
+  costs_of_replicas(std::vector<simulate::stage_costs> by_replica, std::uint32_t microbatches)
+      : by_replica_(std::move(by_replica)), microbatches_(microbatches) {}
+
+  /// Calls `f(costs, task)` with the costs of the replica and the task as that replica numbers it.
+  auto of(task t, auto f) const {
+    const auto replica = t.mb.value() / microbatches_ % by_replica_.size();
+    t.mb = microbatch_id{t.mb.value() % microbatches_};
+    return f(by_replica_[replica], t);
+  }
+  const simulate::stage_costs& first() const { return by_replica_.front(); }
+  costs_of_replicas undisturbed() const {
+    std::vector<simulate::stage_costs> all;
+    for (const auto& c : by_replica_) all.push_back(c.undisturbed());
+    return {std::move(all), microbatches_};
+  }
+
+ private:
+  std::vector<simulate::stage_costs> by_replica_;
+  std::uint32_t microbatches_;
+};
+using shared_costs = std::shared_ptr<const costs_of_replicas>;
+
+/// The same random and given delays as in the simulator: the time that a task or a message takes
+/// beyond its nominal cost, times `scale`.
+injected_delays delays_of(const job::job& j, const shared_costs& costs, const shared_costs& nominal,
+                          double scale) {
+  injected_delays delays;
+  const bool given = !j.delays.file.empty();
+  if (given || weather::disturbs_tasks(j.jitter)) {
+    delays.compute = [costs, nominal, scale](step_id step, stage_id stage, rank_id rank,
+                                             const task& numbered) {
+      const auto disturbed = costs->of(numbered, [&](const auto& c, const task& t) {
+        return c.compute_of_rank(step, stage, rank, t);
+      });
+      const auto own = nominal->of(
+          numbered, [&](const auto& c, const task& t) { return c.compute(step, stage, t); });
+      return scale * milliseconds(disturbed - own);
+    };
+  }
+  if (given || weather::disturbs_messages(j.jitter) || j.cost.link_ms > 0 ||
+      costs->first().has_bytes())
+    delays.link = [costs, scale](step_id step, virtual_stage_id to, rank_id rank,
+                                 const task& numbered) {
+      return costs->of(numbered, [&](const auto& c, const task& t) {
+        return scale * milliseconds(c.link_of_rank(step, to, rank, t));
+      });
+    };
+  return delays;
+}
+
+emulated_device emulation_of(const job::job& j, const shared_costs& nominal, double scale) {
+  emulated_device device;
+  device.task_ms = [nominal, scale](step_id step, stage_id stage, rank_id, const task& numbered) {
+    return nominal->of(numbered, [&](const auto& c, const task& t) {
+      return scale * milliseconds(c.compute(step, stage, t));
+    });
+  };
+  device.tokens = std::int64_t{j.data.microbatch_size} * j.data.sequence_length;
+  auto bytes = static_cast<std::int64_t>(j.device.message_bytes);
+  if (bytes == 0 && nominal->first().has_bytes()) {
+    device.message_bytes = [nominal](step_id step, virtual_stage_id to, const task& numbered) {
+      return nominal->of(numbered, [&](const auto& c, const task& t) {
+        return static_cast<std::int64_t>(c.message_bytes(step, to, t));
+      });
+    };
+    return device;
+  }
+  if (bytes == 0) bytes = device.tokens * j.model.hidden * std::int64_t{sizeof(float)};
+  device.message_bytes = [bytes](step_id, virtual_stage_id, const task&) { return bytes; };
+  return device;
+}
+
+result<plan::dispatch_plan> dispatch_of(const job::job& j, const policy_registry& policies) {
+  auto made = plan::make_dispatch_plan(j, policies);
+  if (!made) return job::blame(j, "dispatch.policy", made.message());
+  return made;
+}
+
+result<shared_costs> costs_of(const job::job& j) {
+  std::vector<simulate::stage_costs> all;
+  for (std::uint32_t r = 0; r < j.pipeline.replicas; ++r) {
+    auto expected = plan::expected_costs(j, replica_id{r});
+    if (!expected) return expected.failure();
+    all.push_back(std::move(*expected));
+  }
+  return std::make_shared<const costs_of_replicas>(std::move(all), j.pipeline.microbatches);
+}
+
+result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& dispatch) {
+  const auto made = costs_of(j);
+  if (!made) return made.failure();
+  const auto costs = *made;
+  const auto nominal = std::make_shared<const costs_of_replicas>(costs->undisturbed());
+  session_setup setup;
+  setup.shape = dispatch.shape;
+  setup.ranks = j.pipeline.tp;
+  setup.replicas = j.pipeline.replicas;
+  setup.rule = dispatch.rule;
+  setup.blocking_messages = dispatch.blocking_messages;
+  setup.lookahead = dispatch.lookahead;
+  setup.spin = std::chrono::microseconds{j.run.spin_us};
+  setup.limits = dispatch.limits;
+  setup.train = j.train;
+  setup.hang_timeout_s = j.run.hang_timeout_s;
+  const bool emulated = j.device.kind == job::device_kind::emulated;
+  const auto scale = emulated ? j.device.time_scale : 1.0;
+  setup.delays = delays_of(j, costs, nominal, scale);
+  if (!emulated) return setup;
+  setup.emulated = emulation_of(j, nominal, scale);
+  if (nominal->first().has_bytes())
+    setup.slot_bytes = [nominal](step_id step, stage_id s, microbatch_id mb) {
+      return nominal->of({task_kind::forward, mb, chunk_id{0}}, [&](const auto& c, const task& t) {
+        return c.activation_bytes(step, s, t.mb);
+      });
+    };
+  return setup;
+}
+
+}  // namespace
+
+status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) {
+  if (j.dispatch.mode == dispatch_mode::ready || j.dispatch.slot_bytes == 0) return success();
+  const auto chunks =
+      compute::estimate(j.model, compute::expected_layout(j.model, j.data), job::layers_of_parts(j),
+                        j.pipeline.tp, j.pipeline.recompute);
+  const auto costs = plan::nominal_costs(j);
+  auto simulation = plan::simulation_of(dispatch, costs, 1);
+  if (j.device.kind != job::device_kind::emulated || !costs.has_bytes())
+    simulation.slot_bytes = [&](step_id, stage_id s, microbatch_id) {
+      return compute::slot_bytes(chunks, dispatch.shape, s);
+    };
+  const auto completed = simulate::run(simulation, costs);
+  if (completed) return success();
+  return job::blame(j, "dispatch.slot_bytes",
+                    fmt::format("too small for the sequence of policy {}: {}",
+                                dispatch.policies->name(), completed.message()));
+}
+
+result<session_setup> make_setup_without_model(const job::job& j, const policy_registry& policies) {
+  const auto dispatch = dispatch_of(j, policies);
+  if (!dispatch) return dispatch.failure();
+  return setup_for(j, *dispatch);
+}
+
+result<session_setup> make_session_setup(const job::job& j, const policy_registry& policies,
+                                         const job_model* model) {
+  const auto dispatch = dispatch_of(j, policies);
+  if (!dispatch) return dispatch.failure();
+  if (auto fits = check_order_fits(j, *dispatch); !fits) return fits.failure();
+  auto made = setup_for(j, *dispatch);
+  if (!made) return made;
+  auto& setup = *made;
+  if (model != nullptr) {
+    if (auto complete = model->complete(setup); !complete) return complete.failure();
+  } else {
+    setup.checkpoint = checkpoint_setup_of(j, identity_of(j, std::nullopt, nullptr));
+  }
+  if (setup.slot_bytes) return made;
+  const auto chunks =
+      compute::estimate(j.model, compute::expected_layout(j.model, j.data), job::layers_of_parts(j),
+                        j.pipeline.tp, j.pipeline.recompute);
+  setup.slot_bytes = [chunks, shape = dispatch->shape](step_id, stage_id s, microbatch_id) {
+    return compute::slot_bytes(chunks, shape, s);
+  };
+  return made;
+}
+
+status check_same_data(std::span<const std::string> fingerprints) {
+  const auto& first = fingerprints.front();
+  for (std::size_t node = 1; node < fingerprints.size(); ++node)
+    if (fingerprints[node] != first)
+      return error{
+          fmt::format("node {} read different data than node 0: expected fingerprint {}, got {}",
+                      node, first, fingerprints[node])};
+  return success();
+}
+
+result<std::unique_ptr<session>> open_session(const job::job& j, session_setup setup,
+                                              const job_node& node, std::uint32_t number) {
+  if (node.members == nullptr) return session::open(std::move(setup));
+  auto places = plan::node_places::make(j, node.members->nodes());
+  if (!places) return places.failure();
+  return session::open(std::move(setup),
+                       cluster{node.members, *std::move(places), j.transport, node.start, number});
+}
+
+}  // namespace rrfp::actors

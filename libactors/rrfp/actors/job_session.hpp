@@ -1,0 +1,48 @@
+/// From a job file to a session, on one node or on several.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include <rrfp/actors/framework.hpp>
+#include <rrfp/actors/session.hpp>
+#include <rrfp/job/job.hpp>
+#include <rrfp/job/plan.hpp>
+#include <rrfp/membership/membership.hpp>
+
+namespace rrfp::actors {
+
+/// Error: in mode in-order, the sequence of the policy needs more than dispatch.slot_bytes.
+status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch);
+
+/// Policies, limits, weather and training of the job, for a model and data that the job file does
+/// not describe. The caller sets them, checkpoints and hooks. `policies`: those that
+/// dispatch.policy may name.
+result<session_setup> make_setup_without_model(const job::job& j, const policy_registry& policies);
+
+/// A session of the job's model, or, if it is null, of its emulation, with the policies, limits and
+/// weather of the job. The caller sets hooks (on_step, trace, ...), the checkpoint to resume from
+/// and, on node 0, the checkpoint ring (job_checkpoint.hpp).
+result<session_setup> make_session_setup(const job::job& j, const policy_registry& policies,
+                                         const job_model* model);
+
+/// `fingerprints`: job_model::fingerprint() of each node. Error: names the first node whose
+/// fingerprint differs from that of node 0.
+status check_same_data(std::span<const std::string> fingerprints);
+
+/// This process as a node of a job.
+struct job_node {
+  membership* members = nullptr;  ///< null: the only node
+  job_start start{};              ///< see run_start
+
+  bool leads() const { return members == nullptr || members->node() == node_id{0}; }
+};
+
+/// Places the ranks on the nodes and opens the session of run `number` of the job, as
+/// session::open().
+result<std::unique_ptr<session>> open_session(const job::job& j, session_setup setup,
+                                              const job_node& node, std::uint32_t number = 0);
+
+}  // namespace rrfp::actors

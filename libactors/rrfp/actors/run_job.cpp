@@ -1,0 +1,312 @@
+#include <rrfp/actors/run_job.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <stop_token>
+#include <thread>
+#include <utility>
+
+#include <rrfp/actors/recovery.hpp>
+
+namespace rrfp::actors {
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+using in_seconds = std::chrono::duration<double>;
+
+/// How long node 0 may take to write traces and tables after training.
+constexpr std::chrono::minutes outputs_limit{10};
+/// Between two attempts to join.
+constexpr std::chrono::milliseconds retry_pause{100};
+
+}  // namespace
+
+class job_member::impl {
+ public:
+  impl(job_on_nodes j, job_program& program) : job_(std::move(j)), program_(program) {
+    RRFP_CHECK(!job_.runs.empty() && (!job_.place || job_.framework != nullptr),
+               "a job has runs, and joins with a framework");
+    if (job_.place && recovery().max_restarts > 0)
+      standing_ = std::make_shared<process_standing>(job_.is_fenced);
+  }
+
+  bool begin() {
+    while (!has_ended_) {
+      const bool joins = job_.place && members_ == nullptr;
+      if (joins && !take_place()) break;
+      if (auto begun = begin_next(joins); !begun)
+        leave_or_join_again(end_without_run(begun.failure()));
+      else if (session_ != nullptr)
+        return true;
+      else
+        leave_or_join_again(aftermath::over);
+    }
+    return false;
+  }
+
+  aftermath end(const run_result& r) {
+    auto next = aftermath_of(r, &*begun_);
+    const auto number = start_.number;
+    drop_run();
+    if (next == aftermath::over && r.how == ending::done) {
+      finish_run(to_record(r.summary));
+      auto& run = job_.runs[number];
+      run = {run.options, {}, {}};  // frees data and model
+      if (card_.finished.size() < job_.runs.size()) return next;
+    }
+    return leave_or_join_again(next);
+  }
+
+  const begun_run& run() const { return *begun_; }
+  actors::session& session() const { return *session_; }
+  const job_outcome& outcome() const { return outcome_; }
+
+ private:
+  const job::recovery_options& recovery() const { return job_.runs.front().options.recovery; }
+  bool may_recover() const { return card_.totals.restarts < recovery().max_restarts; }
+  bool is_lost() const { return standing_ && standing_->is_lost(); }
+  bool is_over() const { return standing_ && standing_->is_over(); }
+
+  /// Joins the others. False: the job has ended for this process.
+  bool take_place() {
+    outcome_ = {};
+    std::stop_source stop;
+    program_.on_joining([stop]() mutable { stop.request_stop(); }, handed_over_);
+    auto members = join(stop.get_token());
+    const bool is_interrupted = !program_.has_joined(members.ok());
+    if (is_interrupted || !members) {
+      end_of_joining(members, is_interrupted);
+      has_ended_ = true;
+      return false;
+    }
+    members_ = *std::move(members);
+    node_ = {members_.get()};
+    return true;
+  }
+
+  /// The run of this membership is over.
+  aftermath leave_or_join_again(aftermath next) {
+    if (next == aftermath::over && node_.leads() && !std::exchange(written_, true))
+      outcome_.how = program_.write_outputs(outcome_.how);
+    if (members_ != nullptr) {
+      if (next == aftermath::over && outcome_.how == ending::done) next = finish();
+      // All nodes have agreed on every other end, and know which node leaves.
+      if ((outcome_.how != ending::node_lost || handed_over_) && !is_over()) members_->leave();
+      node_ = {};
+      members_.reset();
+    }
+    has_ended_ = next != aftermath::joins_again;
+    return next;
+  }
+
+  /// As join_job(). After a loss, a node that has not noticed it yet refuses to let others join,
+  /// also the replacement, so each tries again: for recovery.hold_s in all, or, in a process that
+  /// has just started, for transport.join_timeout_s.
+  result<std::unique_ptr<membership>> join(const std::stop_token& stop) {
+    auto j = job_.job;
+    const auto limit = card_.lost.empty() ? j.transport.join_timeout_s : recovery().hold_s;
+    const auto since = card_.lost.empty() ? clock::now() : *lost_at_;
+    for (j.transport.join_timeout_s = limit;;) {
+      auto hooks = program_.hooks_of_join();
+      hooks.standing = standing_;
+      hooks.stop = stop;
+      hooks.on_waiting = [this](const std::string& text) { program_.on_waiting(text); };
+      auto members = join_job(j, *job_.place, *job_.framework, std::move(hooks));
+      const auto left = limit - in_seconds{clock::now() - since}.count();
+      if (members || !may_try_again(members.failure()) || left <= 0) return members;
+      program_.on_waiting(members.message());
+      std::this_thread::sleep_for(retry_pause);
+      j.transport.join_timeout_s =
+          std::max(left - in_seconds{retry_pause}.count(), in_seconds{retry_pause}.count());
+    }
+  }
+
+  bool may_try_again(const error& why) const {
+    return standing_ && !is_lost() && !is_over() && why.kind == error_kind::node_lost &&
+           !program_.joins_once();
+  }
+
+  void end_of_joining(const result<std::unique_ptr<membership>>& members, bool is_interrupted) {
+    outcome_.is_not_joined = true;
+    outcome_.lost = card_.lost;
+    if (is_interrupted) {
+      outcome_.how = ending::interrupted;
+    } else if (is_over()) {
+      outcome_.is_late = true;
+    } else {
+      outcome_.how = end_of(members.failure().kind);
+      outcome_.message = members.message();
+    }
+  }
+
+  /// Agrees on the next run and opens its session; there is none if all runs are over.
+  status begin_next(bool has_joined) {
+    auto start = agree();
+    if (!start) return start.failure();
+    start_ = *std::move(start);
+    node_.start = start_.start;
+    if (has_joined) program_.on_agreed(node_, start_.from);
+    take_over(start_.from);
+    return start_.number == job_.runs.size() ? success() : open();
+  }
+
+  result<run_start> agree() {
+    card_.held = copies_->held();
+    card_.record = copies_->record();
+    if (lost_at_) card_.held_s = in_seconds{clock::now() - *lost_at_}.count();
+    return agree_on_start(node_.members, job_.runs, card_);
+  }
+
+  /// What other nodes have finished while this one was lost.
+  void take_over(const recovery_point& from) {
+    for (auto n = card_.finished.size(); n < from.finished.size(); ++n) {
+      run_summary done;
+      if (auto summary = summary_of(from.finished[n])) done = *std::move(summary);
+      program_.take_over(n, done, node_);
+      finish_run(from.finished[n]);
+    }
+    if (!from.has_copies()) copies_->clear();
+    card_.lost.clear();
+  }
+
+  /// Keeps the summary of a run that is over, and drops what recovery needs of it.
+  void finish_run(run_record summary) {
+    card_.finish_run(std::move(summary));
+    recoveries_.clear();
+    copies_->clear();
+  }
+
+  status open() {
+    const auto& run = job_.runs[start_.number];
+    const auto& from = start_.from;
+    auto& setup = start_.setup;
+    if (may_recover() || !from.lost.empty())
+      setup.recovery = recovery_setup{recovery().every, copies_, from};
+    note_begin(from, setup.first_step());
+    begun_.emplace(begun_run{run, node_, start_, recoveries_, card_.totals, may_recover()});
+    auto opened = open_session(setup);
+    if (!opened) return opened.failure();
+    session_ = *std::move(opened);
+    return success();
+  }
+
+  /// Adds up what a loss has cost; `first`: the steps that are complete, where the run goes on.
+  void note_begin(const recovery_point& from, std::uint64_t first) {
+    if (!from.lost.empty()) {
+      const auto repeated = from.steps - std::min(from.steps, first);
+      card_.totals = from.totals;
+      card_.totals.repeated_steps += repeated;
+      card_.totals.held_s += from.held_s;
+      recoveries_.push_back({from.lost, first, from.has_copies(), repeated, from.held_s});
+    }
+    card_.began_after = from.began_after.value_or(first);
+  }
+
+  result<std::unique_ptr<actors::session>> open_session(session_setup setup) {
+    setup.name = begun_->run.options.name;
+    setup.losses = card_.totals;
+    if (auto ready = program_.prepare(*begun_, setup); !ready && setup.ready) setup.ready = ready;
+    setup.on_step = [this, own = std::move(setup.on_step)](const step_summary& s) {
+      if (s.purpose == compute::step_purpose::training) card_.steps = s.step;
+      if (own) own(s);
+    };
+    return actors::open_session(begun_->run.options, std::move(setup), node_,
+                                static_cast<std::uint32_t>(start_.number));
+  }
+
+  /// The next run may need what it holds: the folder of its checkpoints.
+  void drop_run() {
+    begun_.reset();
+    session_.reset();
+    start_ = {};
+  }
+
+  /// Of a run that could not begin.
+  aftermath end_without_run(const error& why) {
+    drop_run();
+    run_result ended;
+    ended.how = end_of(why.kind);
+    ended.message = why.message;
+    return aftermath_of(ended, nullptr);
+  }
+
+  aftermath aftermath_of(const run_result& r, const begun_run* run) {
+    outcome_.how = r.how;
+    outcome_.message = r.message;
+    handed_over_ = r.drained.has_value();
+    const auto next = after(r);
+    outcome_.has_left = next == aftermath::leaves;
+    if (next == aftermath::joins_again) {
+      if (card_.lost.empty()) lost_at_ = clock::now();
+      card_.lost = r.message;
+      ++card_.totals.restarts;
+    }
+    if (next == aftermath::fenced) outcome_.how = ending::node_lost;
+    program_.on_run_end({r, next, node_, run, card_.steps, card_.totals});
+    return next;
+  }
+
+  aftermath after(const run_result& r) const {
+    if (r.drained && r.drained == members_->node()) return aftermath::leaves;
+    if (is_lost()) return aftermath::fenced;
+    const bool is_loss = r.how == ending::node_lost && members_ != nullptr;
+    return is_loss && may_recover() ? aftermath::joins_again : aftermath::over;
+  }
+
+  /// Node 0 writes the outputs of the job. If it is lost before that, all nodes must restart. The
+  /// job is over once all have agreed that they are written. For recovery.hold_s, replacements of
+  /// nodes that are lost later are told that it is over.
+  aftermath finish() {
+    if (!standing_ && !job_.has_outputs) return aftermath::over;
+    auto& members = *members_;
+    program_.on_finishing([&members] { members.interrupt(); });
+    const auto agreed =
+        standing_ ? members.finish(outputs_limit) : agree_on(members, success(), outputs_limit);
+    const bool is_told = agreed && standing_;
+    const auto lost = members.loss();
+    auto next = aftermath::over;
+    if (lost && !is_told) next = end_without_run({lost->why, error_kind::node_lost});
+    if (is_told)
+      members.leave(std::chrono::milliseconds{static_cast<std::int64_t>(recovery().hold_s * 1e3)},
+                    [this] { program_.at_the_end(outcome_); });
+    program_.on_finishing(nullptr);
+    return next;
+  }
+
+  job_on_nodes job_;
+  job_program& program_;
+  /// Null: a node that was declared lost joins again.
+  std::shared_ptr<process_standing> standing_;
+  std::unique_ptr<membership> members_;  ///< null: this process has not joined, or is the only one
+  job_node node_;
+  run_start start_;
+  std::optional<begun_run> begun_;
+  std::unique_ptr<actors::session> session_;  ///< of the run that has begun
+  bool has_ended_ = false;                    ///< the job, for this process
+  job_outcome outcome_;
+  bool handed_over_ = false;
+  bool written_ = false;  ///< the outputs
+  /// What this node brings to the next agreement.
+  recovery_card card_;
+  std::shared_ptr<copy_store> copies_ = std::make_shared<copy_store>();
+  std::optional<clock::time_point> lost_at_;
+  std::vector<recovery_record> recoveries_;  ///< of the current run
+};
+
+job_member::job_member(job_on_nodes j, job_program& program)
+    : impl_(std::make_unique<impl>(std::move(j), program)) {}
+job_member::~job_member() = default;
+bool job_member::begin() { return impl_->begin(); }
+const begun_run& job_member::run() const { return impl_->run(); }
+session& job_member::session() const { return impl_->session(); }
+aftermath job_member::end(const run_result& r) { return impl_->end(r); }
+const job_outcome& job_member::outcome() const { return impl_->outcome(); }
+
+job_outcome run_job(job_on_nodes j, job_program& program) {
+  job_member member{std::move(j), program};
+  while (member.begin()) member.end(program.train(member.run(), member.session()));
+  return member.outcome();
+}
+
+}  // namespace rrfp::actors

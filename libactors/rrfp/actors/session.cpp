@@ -1,0 +1,387 @@
+#include <rrfp/actors/session.hpp>
+
+#include <algorithm>
+#include <future>
+#include <thread>
+
+#include <rrfp/actors/job/job_actor.hpp>
+#include <rrfp/actors/recovery/copy_exchange.hpp>
+#include <rrfp/actors/stage/node_actor.hpp>
+#include <rrfp/base/check.hpp>
+#include <rrfp/base/step_name.hpp>
+#include <rrfp/compute/compute_error.hpp>
+#include <rrfp/device/compute_thread.hpp>
+
+#include "cluster_link.hpp"
+#include "delayed_wire.hpp"
+#include "hosted_parts.hpp"
+
+namespace rrfp::actors {
+
+class session::impl {
+ public:
+  impl(session_setup setup, std::optional<cluster> in_cluster)
+      : setup_(std::move(setup)),
+        cluster_(std::move(in_cluster)),
+        hosted_(setup_, cluster_ ? &*cluster_ : nullptr),
+        counters_(hosted_.counters()) {}
+
+  status build() {
+    const auto made = make_parts();
+    if (!cluster_ || cluster_->members == nullptr)
+      return made ? hosted_.check_restored({hosted_.restored()}) : made;
+    auto opened = cluster_link::open(*cluster_, setup_, hosted_, made);
+    if (!opened) return opened.failure();
+    opened_ = *std::move(opened);
+    return success();
+  }
+
+  run_result run() {
+    RRFP_CHECK(!std::exchange(has_run_, true), "a session runs once");
+    if (const std::lock_guard lock{mutex_}; interrupts_ > 0 && !cluster_)
+      return ended_early({{}, error_kind::interrupted});
+    const auto link = std::move(opened_.link);  // outlives the transport, which reports to it
+    if (!link) {
+      opened_.sides = hosted_.sides();
+      opened_.start = std::chrono::steady_clock::now();
+    }
+    const auto context = make_context(link.get(), opened_.start);
+    begin_counting();
+    std::unique_ptr<work_queue> copier;
+    if (link && setup_.recovery) {
+      copier = std::make_unique<compute_thread>("recovery");
+      context->copier = copier.get();
+      context->copies = std::make_shared<copy_exchange>(
+          *setup_.recovery, context->actors, cluster_->members->node(), std::move(opened_.buddies));
+    }
+    std::unique_ptr<work_queue> saver;
+    if (setup_.checkpoint) {
+      saver = std::make_unique<compute_thread>("checkpoint");
+      context->saver = saver.get();
+      context->checkpoint_dir = setup_.checkpoint->dir;
+    }
+    if (auto ready = connect(*context, link.get(), std::move(opened_.wire)); !ready)
+      return ended_early(ready.failure());
+    if (setup_.board != nullptr) setup_.board->show(counters_);
+
+    caf::actor_system_config config;
+    set_scheduler(config, actor_threads(), setup_.spin);
+    caf::actor_system system{config};
+    auto result = drive(system, link.get(), context, hosted_.take(opened_.sides));
+    counters_->over.set(true);
+    counters_->transport.set(nullptr);
+    context->wire->close();
+    if (context->copies) context->copies->close();
+    context->actors.close();
+    system.await_all_actors_done();
+    // All wait for running work, which refers to actors; that of a device may copy its state.
+    hosted_.release_devices();
+    copier.reset();
+    saver.reset();
+    return result;
+  }
+
+  void add_demand(job_demand wanted) {
+    RRFP_CHECK(setup_.on_request && leads(), "demands need on_request, and node 0");
+    const std::lock_guard lock{mutex_};
+    if (to_interrupt_)
+      post(to_interrupt_, demand{wanted});
+    else
+      early_demands_.push_back({wanted});
+  }
+
+  status for_each_rank(const rank_work& work, std::chrono::milliseconds limit) {
+    std::vector<std::future<void>> all;
+    {
+      // Under the lock, so that the devices are still there.
+      const std::lock_guard lock{mutex_};
+      if (!has_ended_) all = hosted_.post_to_ranks(work);
+    }
+    const auto until = std::chrono::steady_clock::now() + limit;
+    try {
+      for (auto& one : all) {
+        if (one.wait_until(until) != std::future_status::ready)
+          return error{"the ranks are busy", error_kind::failed};
+        one.get();
+      }
+    } catch (const std::future_error&) {
+      all.clear();  // the run has ended meanwhile
+    }
+    return all.empty() ? error{"the training is over", error_kind::failed} : success();
+  }
+
+  void interrupt() {
+    const std::lock_guard lock{mutex_};
+    ++interrupts_;
+    if (to_interrupt_) post(to_interrupt_, interrupted{interrupts_ > 1});
+  }
+
+  void drain() {
+    const std::lock_guard lock{mutex_};
+    drains_ = true;
+    if (to_interrupt_) post(to_interrupt_, drain_asked{node()});
+  }
+
+  void report(std::string why) {
+    const std::lock_guard lock{mutex_};
+    if (to_report_) post(to_report_, report_requested{std::move(why)});
+  }
+
+ private:
+  status make_parts() {
+    if (!setup_.ready) return setup_.ready;
+    try {
+      return hosted_.make();
+    } catch (const std::exception& e) {
+      return error{compute::first_line_of(e), error_kind::failed};
+    }
+  }
+
+  node_id node() const { return cluster_ ? cluster_->members->node() : node_id{0}; }
+  bool leads() const { return node() == node_id{0}; }
+
+  std::shared_ptr<run_context> make_context(const cluster_link* link,
+                                            std::chrono::steady_clock::time_point start) const {
+    std::shared_ptr<run_context> context;
+    if (link != nullptr) {
+      context = std::make_shared<run_context>(
+          cluster_->members->node(),
+          [this](const rank_address& a) {
+            return cluster_->places.node_of(a.replica, a.stage, a.rank);
+          },
+          link->mail_sender(),
+          mail_ranges{setup_.shape, setup_.ranks, setup_.replicas, cluster_->places.nodes(),
+                      setup_.checkpoint.has_value(), setup_.recovery.has_value()});
+      context->nodes = cluster_->places.nodes();
+    } else {
+      context = std::make_shared<run_context>();
+    }
+    context->start = start;
+    context->shape = setup_.shape;
+    context->counters = counters_;
+    context->watches = hosted_.watches();
+    context->on_report = setup_.on_report;
+    context->ranks = setup_.ranks;
+    context->replicas = setup_.replicas;
+    context->delay = setup_.delays.compute;
+    if (setup_.emulated) context->emulated_time = setup_.emulated->task_ms;
+    context->trace = setup_.trace;
+    context->record_transcripts = setup_.record_transcripts;
+    context->on_step = setup_.on_step;
+    return context;
+  }
+
+  void begin_counting() const {
+    counters_->run = setup_.name;
+    counters_->hang_timeout_s = setup_.hang_timeout_s;
+    auto& job = counters_->job;
+    job.first_step.set(setup_.first_step());
+    job.restarts.set(setup_.losses.restarts);
+    job.held_s.set(setup_.losses.held_s);
+    job.repeated_steps.set(setup_.losses.repeated_steps);
+    for (std::uint32_t d = 0; leads() && d < setup_.replicas; ++d)
+      for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
+        for (std::uint32_t r = 0; r < setup_.ranks; ++r) {
+          auto& late = job.late.emplace_back();
+          late.replica = replica_id{d};
+          late.stage = stage_id{s};
+          late.rank = rank_id{r};
+        }
+    counters_->note_progress();
+  }
+
+  /// `link`, `wire`: null in one process.
+  status connect(run_context& context, cluster_link* link, std::unique_ptr<transport> wire) {
+    if (link != nullptr) {
+      context.on_step_begun = [members = cluster_->members](step_id step) {
+        members->set_status(to_string(step));
+      };
+      link->attach(hosted_.groups());
+      counters_->leads = link->leads();
+      if (setup_.on_connected)
+        setup_.on_connected(link->transports() +
+                            (hosted_.has_device_memory() ? link->device_transfer_note() : ""));
+    } else {
+      wire = make_in_process_transport();
+    }
+    if (setup_.wrap_transport) wire = setup_.wrap_transport(std::move(wire));
+    if (wire == nullptr) return error{"wrap_transport returned null", error_kind::failed};
+    context.wire = with_delays(setup_.delays, setup_.shape, std::move(wire));
+    if (link != nullptr) counters_->transport.set([link] { return link->count(); });
+    if (!setup_.blocking_messages) return success();
+    auto synchronous = std::make_unique<synchronous_transport>(std::move(context.wire));
+    context.synchronous = synchronous.get();
+    context.wire = std::move(synchronous);
+    return success();
+  }
+
+  void report(const straggler& s, std::uint64_t step) const {
+    if (!setup_.on_straggler) return;
+    straggler_report r{s, step, {}};
+    if (cluster_)
+      for (const auto rank : s.ranks)
+        r.nodes.push_back(cluster_->places.node_of(s.replica, s.stage, rank));
+    r.nodes.erase(std::unique(r.nodes.begin(), r.nodes.end()), r.nodes.end());
+    setup_.on_straggler(r);
+  }
+
+  run_result ended_early(const error& why) const {
+    run_result nothing;
+    nothing.how = end_of(why.kind);
+    nothing.message = why.message;
+    nothing.summary.stages.resize(setup_.shape.stages);
+    return nothing;
+  }
+
+  /// Handlers only record and decide, so one thread serves many ranks.
+  std::size_t actor_threads() const {
+    // With emulated devices, handlers run back to back, and more threads would not help.
+    const std::size_t ranks_a_thread = setup_.emulated ? 64 : 16;
+    if (hosted_.ranks() <= ranks_a_thread && setup_.emulated) return 1;
+    const auto cores = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
+    return std::min(cores, 1 + (hosted_.ranks() + ranks_a_thread - 1) / ranks_a_thread);
+  }
+
+  caf::actor spawn_job(caf::actor_system& system, const std::shared_ptr<run_context>& context,
+                       std::function<void(run_result)> on_over) {
+    return spawn_detached<job_actor>(
+        system, job_setup{setup_.train, setup_.lr, setup_.on_request, setup_.first_step(),
+                          setup_.checkpoint, context->copies ? setup_.recovery : std::nullopt,
+                          setup_.resume ? setup_.resume->contents.history : std::string{}, context,
+                          setup_.evaluation, setup_.hang_timeout_s, setup_.on_step,
+                          setup_.on_evaluation, setup_.on_checkpoint, setup_.on_copy_failed,
+                          [this](const straggler& s, std::uint64_t step) { report(s, step); },
+                          std::move(on_over)});
+  }
+
+  /// Spawns the actors and waits until the job has ended.
+  run_result drive(caf::actor_system& system, cluster_link* link,
+                   const std::shared_ptr<run_context>& context, node_parts parts) {
+    std::promise<run_result> job_over;
+    std::promise<job_ended> node_over;
+    const bool leads = this->leads();
+    caf::actor job;
+    if (leads) {
+      job = spawn_job(system, context, [&](run_result r) { job_over.set_value(std::move(r)); });
+      context->actors.bind({actor_kind::job}, job);
+    }
+    const auto node = actors::spawn<node_actor>(
+        system, host(system, std::move(parts), context), context->actors.find({actor_kind::job}),
+        context, [&](const job_ended& m) { node_over.set_value(m); });
+    context->actors.bind({actor_kind::node}, node);
+    if (const auto met = link != nullptr ? link->meet(context->actors) : success(); !met) {
+      if (leads)
+        post(job, failed{met.failure()});
+      else
+        post(node, job_ended{end_of(met.failure().kind), met.message()});
+      node_over.get_future().wait();
+      if (leads) job_over.get_future().wait();
+      return ended_early(met.failure());
+    }
+    if (leads) post(job, actors::start{});
+    set_receivers(leads ? job : node, node);
+    if (link != nullptr) link->watch(leads ? job : node);
+    // The job ends when it is done, interrupted, failed, or has lost a node, and notifies its
+    // nodes.
+    run_result result;
+    if (leads) {
+      result = job_over.get_future().get();
+      if (setup_.on_ending) setup_.on_ending(result);
+    }
+    const auto over = node_over.get_future().get();
+    if (!leads) {
+      result.how = over.how;
+      result.message = over.message;
+      result.summary.stages.resize(setup_.shape.stages);
+      if (!over.summary.summary.empty())
+        if (auto kept = summary_of(over.summary)) result.summary = *std::move(kept);
+      result.nothing_lost = over.nothing_lost;
+      result.hung = over.hung;
+      result.drained = over.drained;
+      if (setup_.on_ending) setup_.on_ending(result);
+    }
+    set_receivers(nullptr, nullptr);
+    if (link != nullptr) finish(*link, over.how, over.message, result);
+    return result;
+  }
+
+  /// The other nodes get what they need of this one, and this one their traces.
+  void finish(cluster_link& link, ending how, const std::string& why, run_result& result) const {
+    link.watch(nullptr);
+    if (how != ending::node_lost)
+      result.trace_gaps = link.finish(setup_.trace);
+    else if (result.drained)
+      link.finish(nullptr);  // no node takes the end of another for a loss
+    // A node lost before all nodes have finished may not have completed its part, so all nodes
+    // report the loss. A failure together with a loss is its consequence: a collective of the
+    // lost node fails before the loss is known.
+    const bool can_be_loss = how == ending::done || how == ending::failed;
+    if (const auto lost = cluster_->members->loss(); can_be_loss && lost) {
+      result.how = ending::node_lost;
+      result.message = lost->why;
+    }
+    if (how == ending::node_lost && leads() && setup_.trace != nullptr)
+      result.trace_gaps = "only the tasks of node 0: " + why;
+  }
+
+  /// Sets the actors that receive interrupts and demands, and report requests.
+  void set_receivers(const caf::actor& for_job, const caf::actor& for_reports) {
+    const std::lock_guard lock{mutex_};
+    to_interrupt_ = for_job;
+    to_report_ = for_reports;
+    has_ended_ = !for_job;
+    if (has_ended_) return;
+    if (interrupts_ > 0) post(for_job, interrupted{interrupts_ > 1});
+    if (drains_) post(for_job, drain_asked{node()});
+    for (const auto& m : std::exchange(early_demands_, {})) post(for_job, m);
+  }
+
+  const session_setup setup_;
+  const std::optional<cluster> cluster_;
+  hosted_parts hosted_;
+  const std::shared_ptr<metrics::run_counters> counters_;
+  /// Until run(). Alone, this process has no link and no buddies.
+  cluster_link::opened opened_;
+  bool has_run_ = false;
+  bool has_ended_ = false;
+  std::mutex mutex_;
+  caf::actor to_interrupt_;
+  caf::actor to_report_;
+  int interrupts_ = 0;
+  bool drains_ = false;
+  std::vector<demand> early_demands_;  ///< received before the job actor existed
+};
+
+session::session(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
+session::~session() = default;
+
+result<std::unique_ptr<session>> session::open(session_setup setup,
+                                               std::optional<cluster> in_cluster) {
+  if (auto valid = setup.shape.validate(); !valid) return valid.failure();
+  RRFP_CHECK(setup.limits.size() == setup.shape.stages, "each stage has a memory limit");
+  RRFP_CHECK(setup.rule.make_policy && (setup.emulated || setup.make_compute),
+             "make_policy is set, and emulated or make_compute");
+  RRFP_CHECK(!setup.blocking_messages ||
+                 (setup.rule.mode == dispatch_mode::in_order && setup.lookahead == 0),
+             "blocking_messages needs mode in_order and no lookahead");
+  RRFP_CHECK(!setup.checkpoint || !setup.emulated, "an emulated device has nothing to save");
+  RRFP_CHECK(!setup.open_devices || !setup.emulated, "ranks compute on devices of one kind");
+  auto state = std::make_unique<impl>(std::move(setup), std::move(in_cluster));
+  if (auto built = state->build(); !built) return built.failure();
+  return std::unique_ptr<session>{new session{std::move(state)}};
+}
+
+run_result session::run() { return impl_->run(); }
+void session::interrupt() { impl_->interrupt(); }
+void session::drain() { impl_->drain(); }
+status session::for_each_rank(const rank_work& work, std::chrono::milliseconds limit) {
+  return impl_->for_each_rank(work, limit);
+}
+void session::train() { impl_->add_demand(job_demand::train); }
+void session::accumulate() { impl_->add_demand(job_demand::accumulate); }
+void session::evaluate() { impl_->add_demand(job_demand::evaluate); }
+void session::save() { impl_->add_demand(job_demand::save); }
+void session::finish() { impl_->add_demand(job_demand::finish); }
+void session::report(std::string why) { impl_->report(std::move(why)); }
+
+}  // namespace rrfp::actors

@@ -1,0 +1,48 @@
+/// Work of a rank whose exceptions end the job.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include <rrfp/actors/control/caller_runs.hpp>
+#include <rrfp/compute/compute_error.hpp>
+
+#include "tp_rank.hpp"
+
+namespace rrfp::actors {
+
+/// Runs `work`. If it throws, reports the failure, which ends the job, and returns false. What was
+/// launched before the job's end arrives here is then not run: it would compute with the state that
+/// the failure left.
+template <class Work>
+bool run_guarded(const tp_rank_setup& rank, Work&& work) {
+  if (*rank.has_failed) return false;
+  try {
+    work();
+    return true;
+  } catch (const compute::compute_error& e) {
+    const bool by_input = e.fault() == compute::compute_fault::data ||
+                          e.fault() == compute::compute_fault::non_finite_loss;
+    post(rank.supervisor,
+         failed{{e.what(), by_input ? error_kind::bad_input : error_kind::failed}});
+  } catch (const std::exception& e) {
+    post(rank.supervisor, failed{{rank.name() + ": " + e.what(), error_kind::failed}});
+  } catch (...) {
+    post(rank.supervisor, failed{{rank.name() + ": threw an object that is not a std::exception",
+                                  error_kind::failed}});
+  }
+  *rank.has_failed = true;
+  return false;
+}
+
+/// Runs `work` on the device of the rank.
+template <class Work>
+void on_device(const std::shared_ptr<const tp_rank_setup>& rank, Work work) {
+  rank->device->post([work = std::move(work), rank]() mutable {
+    const caller_runs scope;
+    run_guarded(*rank, work);
+  });
+}
+
+}  // namespace rrfp::actors

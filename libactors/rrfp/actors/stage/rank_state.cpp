@@ -1,0 +1,80 @@
+/// The state of a rank between two steps: into a checkpoint, into a copy for recovery, and back.
+#include <fmt/format.h>
+
+#include <rrfp/actors/checkpoint_tensors.hpp>
+#include <rrfp/actors/recovery/copy_exchange.hpp>
+#include <rrfp/actors/recovery/state_bytes.hpp>
+
+#include "guarded.hpp"
+#include "tp_rank.hpp"
+
+namespace rrfp::actors {
+
+void tp_rank::on_take_snapshot(const take_snapshot& m) {
+  on_device(setup_, [m, rank = setup_] {
+    const auto& context = rank->context;
+    const auto begun = context->now();
+    std::vector<compute::named_buffer> copies;
+    std::string failure;
+    // Without memory for the copy there is no checkpoint, but the run continues.
+    try {
+      copies =
+          rank->compute->snapshot(compute::tied_copies::left_out, compute::snapshot_memory::copied);
+    } catch (const std::exception& e) {
+      failure = fmt::format("{}: cannot copy the tensors to save: {}", rank->name(), e.what());
+    }
+    post(rank->supervisor, snapshot_taken{m.step, context->now() - begun});
+    context->saver->post([m, rank, copies = std::move(copies), failure] {
+      const auto report = [&](snapshot_written outcome) {
+        post(rank->supervisor, std::move(outcome));
+      };
+      if (!failure.empty()) return report({m.step, {}, 0, 0, failure});
+      const auto& at = rank->address;
+      const auto written = [&]() -> decltype(write_rank({}, at.stage, at.rank, m.step, copies)) {
+        try {
+          return write_rank(checkpoint::folder_of_save(rank->context->checkpoint_dir, m.step),
+                            at.stage, at.rank, m.step, copies);
+        } catch (const std::exception& e) {
+          return error{fmt::format("{}: cannot write the tensors: {}", rank->name(), e.what())};
+        }
+      }();
+      if (!written) return report({m.step, {}, 0, 0, written.message()});
+      report({m.step, written->name, written->bytes, written->xxh64, {}});
+    });
+  });
+}
+
+void tp_rank::on_copy_state(const copy_state& m) {
+  on_device(setup_, [m, rank = setup_] {
+    // The copy is made while the next step runs: it changes the state at its end.
+    auto state =
+        rank->compute->snapshot(compute::tied_copies::included, compute::snapshot_memory::shared);
+    const auto copied = std::make_shared<std::promise<void>>();
+    *rank->copying = copied->get_future();
+    rank->context->copier->post([m, rank, copied, state = std::move(state)] {
+      auto& copies = *rank->context->copies;
+      const copy_key what{m.step, rank->address.stage, rank->address.rank};
+      auto copy = copies.copy(what, state);
+      copied->set_value();
+      copies.hold(what, m.complete, std::move(copy));
+    });
+  });
+}
+
+void tp_rank::on_restore_state() {
+  const auto& at = setup_->address;
+  setup_->context->copies->restore(at.stage, at.rank, [rank = setup_](result<tensor_buffer> copy) {
+    rank->device->post([rank, copy = std::move(copy)] {
+      const caller_runs scope;
+      run_guarded(*rank, [&] {
+        const auto state = copy ? state_of_bytes(*copy) : copy.failure();
+        if (!state) throw std::runtime_error(state.message());
+        if (auto restored = rank->compute->restore(*state); !restored)
+          throw std::runtime_error(restored.message());
+        post(rank->supervisor, state_restored{});
+      });
+    });
+  });
+}
+
+}  // namespace rrfp::actors

@@ -1,0 +1,357 @@
+#include "tp_rank.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include <rrfp/base/check.hpp>
+#include <rrfp/device/collective_group.hpp>
+
+#include "guarded.hpp"
+
+namespace rrfp::actors {
+
+namespace {
+
+/// Throws if a group failed while the device worked: the results are invalid then.
+void require_health(const rank_collectives& groups) {
+  for (const auto& group : {groups.stage, groups.replicas}) {
+    if (group == nullptr) continue;
+    if (auto healthy = group->health(); !healthy) throw compute::group_error(healthy.message());
+  }
+}
+
+/// The payload that a task needs as its input.
+payload payload_of(const task& receiver) {
+  return receiver.kind == task_kind::forward ? payload::activation : payload::gradient;
+}
+
+/// Sends a complete tensor; copies it to host memory first if the transport cannot read it.
+void send_out(const std::shared_ptr<const tp_rank_setup>& rank, message m) {
+  auto& wire = *rank->context->wire;
+  if (m.tensor.on_host || wire.takes_device_memory(m.header.to)) return wire.send(std::move(m));
+  rank->device->copy_out(std::move(m.tensor), [header = m.header, rank](result<tensor_buffer> t) {
+    if (t) return rank->context->wire->send({header, std::move(*t)});
+    post(rank->supervisor, failed{{rank->name() + ": " + t.message(), error_kind::failed}});
+  });
+}
+
+constexpr std::chrono::nanoseconds from_ms(double ms) {
+  return std::chrono::nanoseconds{static_cast<std::int64_t>(ms * 1e6)};
+}
+
+/// One launch while the device runs it. Does not refer to the actor, which may have ended.
+class execution {
+ public:
+  execution(const run_launch& run, tensor_buffer input, std::optional<message_header> next_input,
+            std::shared_ptr<const tp_rank_setup> setup)
+      : rank(std::move(setup)),
+        run_(run),
+        input_(std::move(input)),
+        next_input_(next_input),
+        done_{run.step, run.launched, rank->address.rank} {}
+
+  /// Returns how long the device stays busy after the computation.
+  std::chrono::nanoseconds begin() {
+    const auto& context = *rank->context;
+    done_.begin = context.now();
+    output_ = rank->compute->run(run_.launched, std::move(input_));
+    const auto time_of = [&](const task_time& f) {
+      const auto& at = rank->address;
+      const auto& l = run_.launched;
+      if (!f) return std::int64_t{0};
+      const auto t = numbered(context.shape, at.replica, l.what);
+      return std::int64_t{l.piece.share_of(from_ms(f(run_.step, at.stage, at.rank, t)).count())};
+    };
+    done_.delay = time_of(context.delay);
+    const auto stays_busy = done_.delay + time_of(context.emulated_time);
+    if (stays_busy > 0) free_at_ = context.now() + stays_busy;
+    return std::chrono::nanoseconds{stays_busy};
+  }
+
+  void end(const occupancy& o) {
+    if (!o.outcome) throw std::runtime_error(o.outcome.message());
+    require_health(rank->groups);
+    const auto& context = *rank->context;
+    done_.end = context.now();
+    if (free_at_) done_.late = std::max<std::int64_t>(done_.end - *free_at_, 0);
+    if (o.busy) done_.begin = std::max(done_.begin, done_.end - o.busy->count());
+    done_.held_bytes = rank->compute->held_bytes();
+    done_.device_memory = o.memory;
+    rank->counters->device_allocated.set(o.memory.allocated);
+    rank->counters->device_reserved.set(o.memory.reserved);
+    if (next_input_) context.synchronous->post_receive(*next_input_);
+    if (!output_.defined()) return post(rank->supervisor, done_);
+    rank->counters->sent.add();
+    rank->counters->sent_bytes.add(output_.bytes());
+    if (context.synchronous == nullptr || destination().to.stage == rank->address.stage) {
+      send_out(rank, {destination(), std::move(output_)});
+      return post(rank->supervisor, done_);
+    }
+    context.synchronous->send_synchronous({destination(), std::move(output_)},
+                                          [rank = rank, done = done_]() mutable {
+                                            done.received = rank->context->now();
+                                            post(rank->supervisor, done);
+                                          });
+  }
+
+  const std::shared_ptr<const tp_rank_setup> rank;
+  bool succeeded = false;
+
+ private:
+  /// The header of the message with the output.
+  message_header destination() const {
+    const auto& from = rank->address;
+    const auto to = rank->context->shape.consumer_of(from.stage, run_.launched.what).value();
+    return {payload_of(to.what), run_.step, to.what.mb,
+            to.what.chunk,       from,      {to.stage, from.rank, from.replica}};
+  }
+
+  const run_launch run_;
+  tensor_buffer input_;
+  const std::optional<message_header> next_input_;
+  launch_done done_;
+  std::optional<std::int64_t> free_at_;  ///< when the timer of an injected or emulated time ends
+  tensor_buffer output_;
+};
+
+}  // namespace
+
+std::string tp_rank_setup::name() const {
+  return fmt::format("stage {} rank {}", address.stage.value(), address.rank.value());
+}
+
+tp_rank::tp_rank(caf::actor_config& config, tp_rank_setup setup)
+    : actor_base(config), setup_(std::make_shared<const tp_rank_setup>(std::move(setup))) {
+  const auto& shape = setup_->context->shape;
+  inputs_.resize(std::size_t{2} * shape.chunks * shape.microbatches);
+  setup_->device->post([rank = setup_] { rank->compute->prepare_thread(); });
+  on_exception(this, [rank = setup_](const std::string& why) {
+    post(rank->supervisor, failed{{rank->name() + ": " + why, error_kind::failed}});
+  });
+}
+
+caf::behavior tp_rank::make_behavior() {
+  return {
+      [this](message& m) { on_tensor(m); },
+      [this](const restore_state&) { on_restore_state(); },
+      [this](const begin_step& m) { begin(m); },
+      [this](const run_launch& m) { start(m); },
+      [this](const end_step& m) { end(m.step); },
+      [this](const apply_update& m) {
+        on_device(setup_, [m, rank = setup_] {
+          if (rank->copying->valid()) rank->copying->wait();
+          rank->compute->apply(m.scale, m.lr);
+          post(rank->supervisor, update_applied{m.step});
+        });
+      },
+      [this](const take_snapshot& m) { on_take_snapshot(m); },
+      [this](const copy_state& m) { on_copy_state(m); },
+      [this](const report_weights&) {
+        on_device(setup_, [rank = setup_] {
+          post(rank->supervisor, stage_weights{rank->address, rank->compute->hashes(), {}});
+        });
+      },
+      [this](const stop&) {
+        for (const auto& group : {setup_->groups.stage, setup_->groups.replicas})
+          if (group) group->abort("the run is over");
+        setup_->device->stop();
+        quit();
+      },
+  };
+}
+
+void tp_rank::copy_to_device(message& m) {
+  setup_->device->copy_in(
+      std::move(m.tensor), [self = caf::actor_cast<caf::actor>(this), header = m.header,
+                            rank = setup_](result<tensor_buffer> t) {
+        if (t) return post(self, message{header, std::move(*t)});
+        // Only the device's thread knows the slots held.
+        rank->device->post([header, rank, why = t.message()] {
+          const auto what = header.kind == payload::tied_gradient
+                                ? std::string{"the tied gradient"}
+                                : fmt::format("the input of microbatch {}", header.mb.value());
+          run_guarded(*rank, [&] { rank->compute->fail_input(what, why); });
+        });
+      });
+}
+
+void tp_rank::on_tensor(message& m) {
+  if (!setup_->device->can_read(m.tensor)) return copy_to_device(m);
+  const auto& h = m.header;
+  setup_->counters->received.add();
+  setup_->counters->received_bytes.add(m.tensor.bytes());
+  if (h.kind == payload::tied_gradient) {
+    RRFP_CHECK(!tied_partner_, "one tied gradient a step");
+    tied_partner_ = std::move(m);
+    join_tied_if_both();
+    return;
+  }
+  const auto& shape = setup_->context->shape;
+  if (h.mb.value() >= shape.microbatches || h.chunk.value() >= shape.chunks)
+    return post(
+        setup_->supervisor,
+        failed{
+            {fmt::format(
+                 "{}: a tensor came for microbatch {} of chunk {}: expected less than {} and {}",
+                 setup_->name(), h.mb.value(), h.chunk.value(), shape.microbatches, shape.chunks),
+             error_kind::failed}});
+  const bool forward = h.kind == payload::activation;
+  auto& input = input_of(forward, h.mb, h.chunk);
+  RRFP_CHECK(!input.tensor.defined(), "an input arrives once");
+  input = {h.step, std::move(m.tensor)};
+  setup_->counters->inputs_waiting.set(++inputs_waiting_);
+  post(setup_->supervisor, arrived{h.step, forward ? task_kind::forward : task_kind::backward, h.mb,
+                                   h.chunk, setup_->address.rank});
+}
+
+tp_rank::waiting_input& tp_rank::input_of(bool forward, microbatch_id mb, chunk_id chunk) {
+  return inputs_[2 * setup_->context->shape.index(mb, chunk) + (forward ? 1 : 0)];
+}
+
+void tp_rank::begin(const begin_step& m) {
+  const auto step = m.step;
+  purpose_ = m.purpose;
+  setup_->device->begin_step(step);
+  on_device(setup_, [m, rank = setup_] { rank->compute->begin_step(m.step, m.purpose); });
+  launched_ = 0;
+  collective_ns_before_ = setup_->counters->collective_ns.value();
+  named_input_.reset();
+  if (const auto input = next_input(step)) setup_->context->synchronous->post_receive(*input);
+  const auto& shape = setup_->context->shape;
+  const auto first = shape.at(virtual_stage_id{0});
+  if (first.stage != setup_->address.stage) return;
+  // F loads its own data, so the first stage's inputs count as arrived.
+  for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
+    post(setup_->supervisor,
+         arrived{step, task_kind::forward, microbatch_id{mb}, first.chunk, setup_->address.rank});
+}
+
+void tp_rank::start(const run_launch& l) {
+  if (auto taken = order_.accept(l.launched.seq, l.launched.what); !taken)
+    return post(setup_->supervisor,
+                failed{{setup_->name() + ": " + taken.message(), error_kind::failed}});
+  const auto& t = l.launched.what;
+  const bool forward = t.kind == task_kind::forward;
+  tensor_buffer input;
+  // The early pass of an F keeps its input for the other one.
+  if (l.launched.pass != forward_pass::again &&
+      setup_->context->shape.producer_of(setup_->address.stage, t)) {
+    auto& waiting = input_of(forward, t.mb, t.chunk);
+    RRFP_CHECK(waiting.tensor.defined() && waiting.step == l.step,
+               "a launched task's input is here");
+    input = std::exchange(waiting.tensor, {});
+    setup_->counters->inputs_waiting.set(--inputs_waiting_);
+  }
+  ++launched_;
+  // Both halves run on the device, one after the other.
+  const auto run = std::make_shared<execution>(l, std::move(input), next_input(l.step), setup_);
+  setup_->device->occupy(
+      [run] {
+        std::chrono::nanoseconds time{0};
+        run->succeeded = run_guarded(*run->rank, [&] { time = run->begin(); });
+        return time;
+      },
+      [run](const occupancy& o) {
+        if (!run->succeeded) return;
+        std::optional<caller_runs> scope;
+        if (run->rank->device->may_linger_after()) scope.emplace();
+        run_guarded(*run->rank, [&] { run->end(o); });
+      });
+}
+
+std::optional<message_header> tp_rank::next_input(step_id step) {
+  const auto& followed = setup_->followed;
+  if (launched_ >= followed.size()) return std::nullopt;
+  const auto next =
+      std::find_if(followed.begin() + static_cast<std::ptrdiff_t>(launched_), followed.end(),
+                   [](const task& t) { return t.kind != task_kind::weight; });
+  if (next == followed.end()) return std::nullopt;
+  const auto& own = setup_->address;
+  const auto from = setup_->context->shape.producer_of(own.stage, *next);
+  if (!from || from->stage == own.stage) return std::nullopt;
+  const message_header input{
+      payload_of(*next), step, next->mb, next->chunk, {from->stage, own.rank, own.replica}, own};
+  if (named_input_ == input) return std::nullopt;
+  named_input_ = input;
+  return input;
+}
+
+void tp_rank::end_without_update(step_id step) {
+  on_device(setup_, [step, in_collectives = in_collectives_, rank = setup_] {
+    auto losses = rank->compute->losses();
+    const auto peak = rank->compute->peak_bytes();
+    rank->compute->end_without_update();
+    post(rank->supervisor,
+         rank_step_ended{step, rank->address.rank, std::move(losses), {}, peak, in_collectives});
+  });
+}
+
+void tp_rank::end(step_id step) {
+  // All tasks have ended, and the sum over the replicas has not begun.
+  in_collectives_ =
+      static_cast<std::int64_t>(setup_->counters->collective_ns.value() - collective_ns_before_);
+  if (purpose_ != compute::step_purpose::training) return end_without_update(step);
+  // Now, while other stages still work, not at the end of the step.
+  if (setup_->groups.replicas)
+    on_device(setup_, [step, rank = setup_] {
+      const auto group = make_collective_group(rank->groups.replicas, rank->replicas_watch);
+      group->set_task(step, {});
+      rank->compute->sum_gradients(*group);
+      rank->context->note_progress();
+    });
+  if (setup_->tied_with != setup_->address.stage) send_tied(step);
+  ending_ = step;
+  join_tied_if_both();
+}
+
+/// Sends when the device has computed the gradient.
+void tp_rank::send_tied(step_id step) {
+  const auto mine = std::make_shared<std::optional<tensor_buffer>>();
+  setup_->device->occupy(
+      [mine, rank = setup_] {
+        run_guarded(*rank, [&] {
+          *mine = rank->compute->tied_gradient();
+          RRFP_CHECK(mine->has_value(), "both sides of a tie have a gradient");
+        });
+        return std::chrono::nanoseconds{0};
+      },
+      [mine, step, rank = setup_](const occupancy& o) {
+        if (!mine->has_value()) return;
+        run_guarded(*rank, [&] {
+          if (!o.outcome) throw std::runtime_error(o.outcome.message());
+          const auto& from = rank->address;
+          send_out(rank, {{payload::tied_gradient,
+                           step,
+                           microbatch_id{},
+                           chunk_id{},
+                           from,
+                           {rank->tied_with, from.rank, from.replica}},
+                          std::move(**mine)});
+        });
+      });
+}
+
+void tp_rank::join_tied_if_both() {
+  const bool tied = setup_->tied_with != setup_->address.stage;
+  if (!ending_ || (tied && !tied_partner_)) return;
+  const auto step = *std::exchange(ending_, std::nullopt);
+  tensor_buffer partner;
+  if (tied) partner = std::move(tied_partner_->tensor);
+  tied_partner_.reset();
+  on_device(setup_,
+            [step, partner = std::move(partner), in_collectives = in_collectives_, rank = setup_] {
+              auto& compute = *rank->compute;
+              if (partner.defined()) compute.join_tied(partner);
+              rank_step_ended ended{step,
+                                    rank->address.rank,
+                                    compute.losses(),
+                                    compute.squared_norms(),
+                                    compute.peak_bytes(),
+                                    in_collectives};
+              require_health(rank->groups);
+              post(rank->supervisor, std::move(ended));
+            });
+}
+
+}  // namespace rrfp::actors

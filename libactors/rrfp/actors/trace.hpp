@@ -1,0 +1,108 @@
+/// Records every task and every wait of a run, with times and reasons, for trace viewers.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
+#include <rrfp/compute/step_measures.hpp>
+#include <rrfp/core/event.hpp>
+#include <rrfp/core/memory.hpp>
+
+namespace rrfp::actors {
+
+/// One task on one rank. Times in nanoseconds since the run began.
+struct task_record {
+  replica_id replica;
+  stage_id stage;
+  rank_id rank;
+  step_id step;
+  launch launched;
+  std::int64_t decided = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  /// Part of [begin, end] that was injected jitter.
+  std::int64_t delay = 0;
+  /// Memory use of the stage when the task had ended.
+  memory_use memory;
+  /// Measured activation memory of the rank at that time, in bytes.
+  std::int64_t held_bytes = 0;
+  /// Device memory at that time, allocated and reserved; 0 if the device has none of its own.
+  compute::memory_counts device_memory = {};
+};
+
+/// An interval in which a stage had nothing to launch.
+struct wait_record {
+  replica_id replica;
+  stage_id stage;
+  step_id step;
+  wait waiting;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// A training step as the job on node 0 saw it: the table of runs is made of the same figures.
+struct step_record {
+  step_id step;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  /// Measured activation memory of the rank that held most.
+  std::int64_t peak_bytes = 0;
+};
+
+/// A loss of a node after which the job went on.
+struct recovery_record {
+  std::string lost;
+  std::uint64_t step = 0;
+  bool from_copies = false;
+  std::uint64_t repeated_steps = 0;
+  double held_s = 0;
+};
+
+/// Thread-safe. Holds at most `records_max` records of each kind and counts the rest as dropped.
+class trace_recorder {
+ public:
+  static constexpr std::size_t records_max = 4'000'000;
+
+  void add(const task_record& r);
+  void add(const wait_record& r);
+  void add(const step_record& r);
+  void add(recovery_record r);
+
+  std::vector<task_record> tasks() const;
+  std::vector<wait_record> waits() const;
+  std::vector<step_record> steps() const;
+  std::vector<recovery_record> recoveries() const;
+
+  /// Records beyond the limit.
+  std::uint64_t dropped() const;
+
+  /// All tasks and waits, as many as fit, for add_bytes() in another process of the same build.
+  std::string to_bytes(std::size_t bytes_max) const;
+  void add_bytes(std::string_view bytes);
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<task_record> tasks_;
+  std::vector<wait_record> waits_;
+  std::vector<step_record> steps_;
+  std::vector<recovery_record> recoveries_;  ///< a few
+  std::uint64_t dropped_ = 0;
+};
+
+struct titled_trace {
+  std::string title;
+  const trace_recorder* trace = nullptr;
+};
+
+/// Writes the Trace Event Format (JSON) that Perfetto and chrome://tracing read: a process a stage,
+/// a thread a rank, one more thread for waits, counters for slots and bytes; on the first stage
+/// also a thread for the steps. Several runs are shown side by side, each with its own processes
+/// and time 0. Written to a temporary file and renamed, so that `path` is complete or absent.
+status write_chrome_json(const std::string& path, const std::vector<titled_trace>& runs);
+
+}  // namespace rrfp::actors

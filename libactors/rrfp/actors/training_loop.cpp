@@ -1,0 +1,453 @@
+#include <rrfp/actors/training_loop.hpp>
+
+#include <cstdlib>
+#include <limits>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <rrfp/actors/job_checkpoint.hpp>
+#include <rrfp/actors/job_cluster.hpp>
+#include <rrfp/actors/job_session.hpp>
+#include <rrfp/actors/run_start.hpp>
+#include <rrfp/base/step_name.hpp>
+#include <rrfp/compute/user_functions.hpp>
+#include <rrfp/device/caller_queue.hpp>
+#include <rrfp/job/check_job.hpp>
+#include <rrfp/metrics/prometheus_text.hpp>
+
+#include "hook_thread.hpp"
+
+namespace rrfp::actors {
+
+using compute::step_purpose;
+
+training_loop::training_loop(job::job j, loop_options options)
+    : job_(std::move(j)),
+      options_(std::move(options)),
+      caller_(options_.computes_on_caller
+                  ? std::make_shared<caller_queue>(std::chrono::microseconds{job_.run.spin_us})
+                  : nullptr) {
+  auto& hooks = options_.hooks;
+  if (!hooks.on_note) hooks.on_note = print_to_stderr;
+  if (!hooks.on_report) hooks.on_report = print_to_stderr;
+  hooks.on_note = named("on_note", std::move(hooks.on_note));
+}
+
+training_loop::~training_loop() = default;
+
+std::chrono::milliseconds patience_of(const job::job& j) {
+  constexpr double a_week_s = 7.0 * 24 * 3600;
+  const auto seconds = j.run.hang_timeout_s > 0 ? j.run.hang_timeout_s : a_week_s;
+  return std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1e3)};
+}
+
+/// What the loop adds to the job of its process.
+class training_loop::program final : public job_program {
+ public:
+  explicit program(training_loop& loop) : loop_(loop) {}
+
+  std::function<void()> look;  ///< may be empty; what it throws ends the wait for other processes
+
+  join_hooks hooks_of_join() override {
+    join_hooks hooks;
+    hooks.version = loop_.options_.version;
+    hooks.description = loop_.places_->describe(loop_.node_);
+    hooks.on_refused = print_to_stderr;
+    return hooks;
+  }
+  void on_waiting(const std::string&) override {
+    if (look) look();
+  }
+  status prepare(const begun_run& begun, session_setup& setup) override {
+    if (!loop_.has_trained_ || setup.resume || begun.start.from.has_copies()) return success();
+    return error{
+        "no process holds the state of the parts that were lost, and there is no checkpoint: "
+        "expected all processes "
+        "to be started again",
+        error_kind::failed};
+  }
+
+ private:
+  training_loop& loop_;
+};
+
+status training_loop::open(std::shared_ptr<const framework> framework, session_setup setup,
+                           std::function<status(membership*)> check,
+                           std::shared_ptr<const void> kept) {
+  auto place =
+      options_.place
+          ? result<launch_place>{*options_.place}
+          : resolve_launch({}, [](const char* name) -> const char* { return std::getenv(name); });
+  if (!place) return place.failure();
+  if (auto enough = check_threads(job_, place->nodes); !enough) return enough;
+  const bool is_alone = place->nodes == 1;
+  if (!is_alone) {
+    auto places = plan::node_places::make(job_, place->nodes);
+    if (!places) return places.failure();
+    places_ = *std::move(places);
+    node_ = place->node;
+  }
+  framework_ = std::move(framework);
+  check_ = std::move(check);
+  kept_ = kept;
+  setup.on_request = true;
+  setup.board = &board_;
+  setup.caller = caller_;
+  set_hooks(setup);
+  // The program decides the number of steps.
+  auto endless = job_;
+  endless.train.steps = std::numeric_limits<std::uint64_t>::max();
+  job_on_nodes j;
+  j.job = job_;
+  j.framework = framework_.get();
+  j.runs.push_back({std::move(endless), nullptr, std::move(setup)});
+  if (!is_alone) j.place = *std::move(place);
+  j.has_outputs = false;
+  program_ = std::make_unique<program>(*this);
+  member_ = std::make_unique<job_member>(std::move(j), *program_);
+  hooks_ = std::make_unique<hook_thread>();
+  return begin();
+}
+
+status training_loop::recover(const std::function<void()>& look) {
+  {
+    const auto call = begin_call();
+    if (!call) return call.failure();
+  }
+  if (!runner_.joinable() || !is_over())
+    return error{"recover(): expected a run that has lost a process, got one that goes on"};
+  if (ended_.how != ending::node_lost || is_finished_) return failure();
+  if (!wait_for_rest())
+    return error{"recover(): a user function has not returned", error_kind::failed};
+  runner_.join();
+  if (end_session(ended_) != aftermath::joins_again) return failure();
+  program_->look = look;
+  return begin();
+}
+
+status training_loop::begin() {
+  if (!member_->begin()) {
+    const auto& end = member_->outcome();
+    return error{end.is_late ? "the job was over before this process had joined" : end.message,
+                 kind_of(end.how).value_or(error_kind::failed)};
+  }
+  const auto& begun = member_->run();
+  note_start(begun);
+  if (check_)
+    if (auto good = check_(begun.node.members); !good) return good;
+  if (auto all = exchange_lines(begun.node.members); !all) return all;
+  steps_ = begun.first_step();
+  evaluations_ = 0;
+  accumulates_ = false;
+  {
+    const std::lock_guard lock{mutex_};
+    summaries_.clear();
+    over_ = is_at_rest_ = false;
+    ended_ = {};
+    session_ = &member_->session();
+  }
+  if (options_.hooks.on_begin) options_.hooks.on_begin();
+  runner_ = std::thread{[self = shared_from_this(), kept = kept_.lock()] { self->run(); }};
+  return success();
+}
+
+aftermath training_loop::end_session(const run_result& r) {
+  {
+    const std::lock_guard lock{mutex_};
+    session_ = nullptr;
+  }
+  return member_->end(r);
+}
+
+void training_loop::interrupt() {
+  const std::lock_guard lock{mutex_};
+  if (session_ != nullptr) session_->interrupt();
+}
+
+void training_loop::report(std::string why) {
+  const std::lock_guard lock{mutex_};
+  if (session_ != nullptr) session_->report(std::move(why));
+}
+
+void training_loop::note_start(const begun_run& begun) {
+  const auto note = options_.hooks.on_note;
+  for (const auto& line : begun.start.notes) note(line);
+  if (begun.goes_on()) {
+    const auto& r = begun.recoveries.back();
+    note(fmt::format("{}; goes on after step {}, {} steps repeated, {:.1f} s after the loss",
+                     r.lost, r.step, r.repeated_steps, r.held_s));
+  }
+  if (const auto& resume = begun.start.setup.resume)
+    note(fmt::format("resumes after step {} from {}", begun.first_step(), resume->folder));
+}
+
+status training_loop::exchange_lines(membership* members) {
+  const auto& hooks = options_.hooks;
+  if (!hooks.tell) return success();
+  const auto mine = caught([&] { return result<std::string>{hooks.tell()}; });
+  if (members == nullptr) {
+    if (!mine) return mine.failure();
+    hooks.hear(*mine);
+    return success();
+  }
+  constexpr std::chrono::seconds limit{30};
+  const auto all = agree(
+      *members, mine,
+      [](const std::vector<std::string>& lines) -> result<std::vector<std::string>> {
+        return std::vector<std::string>{fmt::format("{}", fmt::join(lines, "\n"))};
+      },
+      limit);
+  if (!all) return all.failure();
+  hooks.hear(*all);
+  return success();
+}
+
+void training_loop::set_hooks(session_setup& setup) {
+  // Hooks have a thread of their own, because one that blocks must not block the job.
+  setup.on_checkpoint = [this](const checkpoint_report& r) {
+    if (!r.failure.empty()) {
+      const std::lock_guard lock{mutex_};
+      failed_save_ = fmt::format("checkpoint of step {} not saved: {}", r.step, r.failure);
+      notes_.push_back(failed_save_);
+    }
+    if (options_.hooks.on_checkpoint)
+      hooks_->post("on_checkpoint", [this, r] { options_.hooks.on_checkpoint(r); });
+  };
+  setup.on_report = [this](const std::string& text) {
+    hooks_->post("on_report", [this, text] { options_.hooks.on_report(text); });
+  };
+  setup.on_step = [this](const step_summary& s) {
+    {
+      const std::lock_guard lock{mutex_};
+      summaries_[{s.purpose, s.step}] = s;
+    }
+    notify();
+  };
+  setup.on_ending = [this](const run_result& r) { end(r); };
+}
+
+void training_loop::close() {
+  if (!runner_.joinable()) return;
+  if (!is_over()) {
+    interrupt();
+    interrupt();
+  }
+  if (wait_for_rest()) return runner_.join();
+  runner_.detach();
+  note(
+      "a user function has not returned: its thread was detached and keeps the memory of the "
+      "pipeline");
+}
+
+result<std::unique_lock<std::mutex>> training_loop::begin_call() {
+  std::unique_lock call{calls_, std::try_to_lock};
+  if (!call.owns_lock())
+    return error{"the pipeline is in a step or another call: expected one call at a time"};
+  return call;
+}
+
+result<passed_step> training_loop::pass(step_purpose purpose,
+                                        const std::function<void(step_id)>& feed,
+                                        const std::function<void()>& look) {
+  auto call = begin_call();
+  if (!call) return call.failure();
+  const bool trains = purpose != step_purpose::evaluation;
+  const step_id id{trains ? steps_ : first_evaluation + evaluations_};
+  const pass_name step{purpose, number_of(id)};
+  {
+    // If this process was not needed for it, the others may have completed it and ended already.
+    const std::lock_guard lock{mutex_};
+    if (over_ && !summaries_.contains(step)) return failure();
+  }
+  has_trained_ |= trains;
+  if (feed) feed(id);
+  if (caller_) caller_->want(id);
+  if (leads() && !is_over()) {
+    auto& session = member_->session();
+    switch (purpose) {
+      case step_purpose::training: session.train(); break;
+      case step_purpose::accumulation: session.accumulate(); break;
+      case step_purpose::evaluation: session.evaluate(); break;
+    }
+  }
+  wait_until([&] { return over_ || summaries_.contains(step); }, look);
+  std::unique_lock lock{mutex_};
+  const auto at = summaries_.find(step);
+  if (at == summaries_.end()) return failure();
+  passed_step done{id, std::move(at->second), {}};
+  summaries_.erase(at);
+  lock.unlock();
+  ++(trains ? steps_ : evaluations_);
+  if (trains) accumulates_ = purpose == step_purpose::accumulation;
+  call->unlock();
+  const auto& on_step = options_.hooks.on_step;
+  if (on_step) hooks_->call("on_step", [&] { on_step(done.summary); });
+  done.hook_failure = report_failures();
+  return done;
+}
+
+void training_loop::wait_until(const std::function<bool()>& is_done,
+                               const std::function<void()>& look) {
+  const auto wait = [this](const std::function<bool()>& until,
+                           const std::function<void()>& meanwhile) {
+    if (caller_)
+      return caller_->run_until(
+          [&] {
+            const std::lock_guard lock{mutex_};
+            return until();
+          },
+          meanwhile);
+    constexpr std::chrono::milliseconds moment{50};
+    std::unique_lock lock{mutex_};
+    while (!changed_.wait_for(lock, moment, until)) {
+      lock.unlock();
+      if (meanwhile) meanwhile();
+      lock.lock();
+    }
+  };
+  try {
+    wait(is_done, look);
+  } catch (...) {
+    interrupt();
+    interrupt();
+    wait([this] { return over_; }, {});
+    throw;
+  }
+}
+
+status training_loop::save() {
+  if (job_.checkpoint.dir.empty())
+    return job::blame(job_, "checkpoint.dir", "save() expects a folder, got none");
+  if (accumulates_) return error{"save(): expected a step that updates, got waiting gradients"};
+  if (is_over()) return failure();
+  if (leads()) member_->session().save();
+  return success();
+}
+
+result<run_summary> training_loop::finish(const std::function<void()>& look) {
+  {
+    const auto call = begin_call();
+    if (!call) return call.failure();
+  }
+  if (std::exchange(is_finished_, true)) return failure();
+  if (leads() && !is_over()) member_->session().finish();
+  wait_until([&] { return over_; }, look);
+  if (ended_.how != ending::done && !ended_.nothing_lost) return failure();
+  if (wait_for_rest()) {
+    auto end = ended_;
+    end.how = ending::done;
+    end_session(end);
+  }
+  report_failures();
+  const std::lock_guard lock{mutex_};
+  if (!ended_.summary.last_checkpoint_failed) return ended_.summary;
+  return error{
+      failed_save_.empty() ? "the last state was not saved, as node 0 reports" : failed_save_,
+      error_kind::failed};
+}
+
+status training_loop::for_each_compute(std::function<status(compute::rank_compute&)> work) {
+  struct outcome {
+    std::mutex turn;
+    status first = success();
+  };
+  // Shared, because a rank that hangs may come later.
+  const auto all = std::make_shared<outcome>();
+  if (is_over()) return failure();
+  const auto done = member_->session().for_each_rank(
+      [all, work = std::move(work)](const rank_address& at, compute::rank_compute& c) {
+        const auto one = work(c);
+        const std::lock_guard lock{all->turn};
+        if (!one && all->first.ok())
+          all->first = within(fmt::format("stage {}", at.stage.value()), one.failure());
+      },
+      patience_of(job_));
+  return done ? all->first : done;
+}
+
+std::string training_loop::metrics_text() const {
+  return metrics::prometheus_text(node_, options_.version, board_.current().get(),
+                                  metrics::steady_now());
+}
+
+bool training_loop::hosts(virtual_stage_id vs) const {
+  if (!places_) return true;
+  const auto stage = job::effective_shape(job_).at(vs).stage;
+  for (std::uint32_t d = 0; d < job_.pipeline.replicas; ++d)
+    for (std::uint32_t r = 0; r < job_.pipeline.tp; ++r)
+      if (places_->node_of(replica_id{d}, stage, rank_id{r}) == node_) return true;
+  return false;
+}
+
+bool training_loop::wait_for_rest() {
+  std::unique_lock lock{mutex_};
+  constexpr std::chrono::milliseconds moment{1000};
+  const auto limit = over_ && ended_.hung ? moment : patience_of(job_);
+  return changed_.wait_for(lock, limit, [&] { return is_at_rest_; });
+}
+
+std::string training_loop::report_failures() {
+  std::vector<std::string> notes;
+  {
+    const std::lock_guard lock{mutex_};
+    notes.swap(notes_);
+  }
+  for (const auto& line : notes) note(line);
+  auto failures = hooks_->take_failures();
+  if (!failures.empty()) note(failures);
+  return failures;
+}
+
+void training_loop::note(const std::string& line) {
+  try {
+    options_.hooks.on_note(line);
+  } catch (const std::exception& e) {
+    print_to_stderr(e.what());
+  }
+}
+
+void training_loop::run() {
+  try {
+    end(member_->session().run());
+  } catch (const std::exception& e) {
+    run_result failed;
+    failed.how = ending::failed;
+    failed.message = e.what();
+    end(std::move(failed));
+  }
+  hooks_->drain();
+  {
+    const std::lock_guard lock{mutex_};
+    is_at_rest_ = true;
+  }
+  notify();
+}
+
+void training_loop::end(run_result how) {
+  {
+    const std::lock_guard lock{mutex_};
+    if (std::exchange(over_, true)) return;
+    ended_ = std::move(how);
+  }
+  if (options_.hooks.on_end) options_.hooks.on_end();
+  notify();
+}
+
+void training_loop::notify() {
+  changed_.notify_all();
+  if (caller_) caller_->wake();
+}
+
+bool training_loop::is_over() {
+  const std::lock_guard lock{mutex_};
+  return over_;
+}
+
+error training_loop::failure() const {
+  const auto kind = kind_of(ended_.how);
+  if (!kind) return error{"the training is over", error_kind::failed};
+  return error{*kind == error_kind::interrupted ? "interrupted" : ended_.message, *kind};
+}
+
+}  // namespace rrfp::actors

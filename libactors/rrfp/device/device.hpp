@@ -1,0 +1,57 @@
+/// The interface between a rank's actor and what the rank computes on: it runs launches, reports
+/// when they end, and copies tensors in and out. Implementations: compute_thread (cpu),
+/// virtual_device (emulated), accelerated_device (cuda; libactors/rrfp/torch_actors).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
+#include <rrfp/base/tensor_buffer.hpp>
+#include <rrfp/compute/step_measures.hpp>
+
+#include "work_queue.hpp"
+
+namespace rrfp::actors {
+
+/// What one launch used of the device.
+struct occupancy {
+  /// Error: the device could not determine whether the launch has ended.
+  status outcome = success();
+  /// Time measured by the device; nothing: the time since `work` began counts.
+  std::optional<std::chrono::nanoseconds> busy;
+  /// Device memory when the launch had ended; zeroes if the device has no memory of its own.
+  compute::memory_counts memory;
+};
+
+class device : public work_queue {
+ public:
+  /// Runs `work`, stays busy for the time that it returns, and then calls `after`, from any thread
+  /// and in the order of the launches. The results of `work` are complete by then. `after` is not
+  /// called after stop().
+  virtual void occupy(std::function<std::chrono::nanoseconds()> work,
+                      std::function<void(const occupancy&)> after) = 0;
+
+  /// The work that follows belongs to this step: a device on the thread of the program waits until
+  /// the program wants it.
+  virtual void begin_step(step_id /*step*/) {}
+
+  /// Whether the thread that calls `after` may do other work then. False: it serves other devices,
+  /// or stop() must not be called there.
+  virtual bool may_linger_after() const { return true; }
+
+  /// Whether work on this device can read `t` (complete) where it is. If so, the device keeps `t`
+  /// alive for its streams; if not, use copy_in().
+  virtual bool can_read(const tensor_buffer& /*t*/) { return true; }
+  using on_copied = std::function<void(result<tensor_buffer>)>;
+  /// Copies `t` from other memory while work runs. `then` is called from any thread.
+  virtual void copy_in(tensor_buffer t, on_copied then) { then(std::move(t)); }
+  /// Copies `t`, which is complete and in memory of this device, to host memory.
+  virtual void copy_out(tensor_buffer t, on_copied then) { then(std::move(t)); }
+};
+
+}  // namespace rrfp::actors

@@ -1,0 +1,177 @@
+#include <cerrno>
+#include <cstring>
+#include <random>
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <rrfp/base/check.hpp>
+#include <rrfp/membership/membership.hpp>
+
+#include "sockets.hpp"
+#include "watcher.hpp"
+
+#include <unistd.h>
+
+namespace rrfp::actors {
+
+class membership::impl {
+ public:
+  explicit impl(std::unique_ptr<control::watcher> w) : watcher(std::move(w)) {}
+  std::unique_ptr<control::watcher> watcher;
+};
+
+namespace {
+
+process_standing::process_id draw_process() {
+  std::random_device random;
+  return process_standing::process_id{(std::uint64_t{random()} << 32) | random() | 1};
+}
+
+status check(const membership_options& o) {
+  const auto too_long = [](std::string_view name, std::size_t size, std::size_t size_max) {
+    return error{fmt::format("{} of {} bytes, expected {} at most", name, size, size_max)};
+  };
+  if (o.nodes < 1 || o.nodes > nodes_max)
+    return error{fmt::format("number of nodes: expected 1 to {}, got {}", nodes_max, o.nodes)};
+  if (o.node.value() >= o.nodes)
+    return error{fmt::format("node: expected 0 to {}, got {}", o.nodes - 1, o.node.value())};
+  if (o.heartbeat.count() < 1 || o.node_timeout < 3 * o.heartbeat)
+    return error{fmt::format("node timeout: expected three heartbeats of {} ms or more, got {} ms",
+                             o.heartbeat.count(), o.node_timeout.count())};
+  if (o.listen_fd >= 0 && o.node.value() != 0)
+    return error{"only node 0 may have a listening socket"};
+  if (o.description.size() > description_bytes_max)
+    return too_long("a description", o.description.size(), description_bytes_max);
+  if (o.job_id.size() > control::name_bytes_max)
+    return too_long("a job name", o.job_id.size(), control::name_bytes_max);
+  if (o.version.size() > control::name_bytes_max)
+    return too_long("a version", o.version.size(), control::name_bytes_max);
+  if (o.vector_instructions.size() > control::name_bytes_max)
+    return too_long("a name of vector instructions", o.vector_instructions.size(),
+                    control::name_bytes_max);
+  return success();
+}
+
+}  // namespace
+
+result<std::unique_ptr<membership>> membership::join(membership_options options) {
+  // Takes ownership of both even if the join fails.
+  control::file_descriptor inherited{options.listen_fd}, key_of_run{options.key_fd};
+  if (const auto good = check(options); !good) return good.failure();
+  std::optional<control::secret> key;
+  if (!options.key_file.empty() || key_of_run.open()) {
+    auto read = options.key_file.empty() ? control::read_descriptor(key_of_run.get())
+                                         : control::read_key_file(options.key_file);
+    if (!read) return read.failure();
+    key = *std::move(read);
+  }
+  auto watcher =
+      std::make_unique<control::watcher>(std::move(options), std::move(key), std::move(inherited));
+  if (const auto joined = watcher->join(); !joined) return joined.failure();
+  return std::unique_ptr<membership>{new membership{std::make_unique<impl>(std::move(watcher))}};
+}
+
+process_standing::process_standing(bool fenced)
+    : process_(fenced ? draw_process() : process_id{}) {}
+
+bool process_standing::is_lost() const {
+  const std::lock_guard lock{mutex_};
+  return lost_.contains(process_);
+}
+
+std::set<process_standing::process_id> process_standing::lost() const {
+  const std::lock_guard lock{mutex_};
+  return lost_;
+}
+
+bool process_standing::has_joined() const {
+  const std::lock_guard lock{mutex_};
+  return has_joined_;
+}
+
+bool process_standing::is_over() const {
+  const std::lock_guard lock{mutex_};
+  return is_over_;
+}
+
+void process_standing::note_over() {
+  const std::lock_guard lock{mutex_};
+  is_over_ = true;
+}
+
+void process_standing::add_lost(process_id process) {
+  const std::lock_guard lock{mutex_};
+  lost_.insert(process);
+}
+
+void process_standing::note_joined() {
+  const std::lock_guard lock{mutex_};
+  has_joined_ = true;
+}
+
+membership::membership(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
+membership::~membership() = default;
+
+node_id membership::node() const { return impl_->watcher->node(); }
+
+std::uint32_t membership::nodes() const { return impl_->watcher->nodes(); }
+
+const std::vector<member>& membership::members() const { return impl_->watcher->members(); }
+
+std::chrono::nanoseconds membership::clock_offset() const { return impl_->watcher->clock_offset(); }
+
+void membership::on_lost(std::function<void(node_id, std::string)> callback) {
+  impl_->watcher->on_lost(std::move(callback));
+}
+
+std::optional<node_loss> membership::loss(std::chrono::milliseconds limit) {
+  return impl_->watcher->loss(limit);
+}
+
+void membership::set_status(std::string text) { impl_->watcher->set_status(text); }
+
+result<std::string> membership::exchange(std::string bytes, std::chrono::milliseconds limit,
+                                         const answering& answer) {
+  auto got = impl_->watcher->exchange(std::move(bytes), limit);
+  if (!got) return got.failure();
+  if (node() != node_id{0}) return std::move(got->front());
+  const auto nodes = got->size();
+  auto answers = answer(*std::move(got));
+  RRFP_CHECK(answers.size() == 1 || answers.size() == nodes,
+             "there is one answer for all nodes, or one for each");
+  auto own = answers.front();
+  impl_->watcher->answer(std::move(answers));
+  return own;
+}
+
+status membership::finish(std::chrono::milliseconds limit) { return impl_->watcher->finish(limit); }
+
+void membership::leave(std::chrono::milliseconds limit, std::function<void()> at_the_end) {
+  impl_->watcher->leave(limit, std::move(at_the_end));
+}
+
+void membership::interrupt() { impl_->watcher->interrupt(); }
+
+result<listening_socket> listen_on_loopback() {
+  control::address at;
+  auto& in = reinterpret_cast<sockaddr_in&>(at.storage);
+  in.sin_family = AF_INET;
+  in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  at.size = sizeof in;
+  auto fd = control::listen_at(at);
+  if (!fd) return fd.failure();
+  const int inheritable = ::dup(fd->get());  // without close-on-exec
+  if (inheritable < 0)
+    return error{fmt::format("cannot duplicate a socket: {}", std::strerror(errno))};
+  return listening_socket{inheritable, control::local_address(inheritable).port()};
+}
+
+result<int> key_descriptor() {
+  const auto key = control::draw_key();
+  if (!key) return key.failure();
+  return control::to_descriptor(*key);
+}
+
+}  // namespace rrfp::actors

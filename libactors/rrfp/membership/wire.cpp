@@ -1,0 +1,59 @@
+#include "wire.hpp"
+
+#include <fmt/format.h>
+
+#include <rrfp/core/membership_common.hpp>
+
+namespace rrfp::actors::control {
+
+namespace {
+
+/// The first difference, as "expected ..., got ..."; empty if there is none.
+std::string difference(const job_identity& expected, const job_identity& received) {
+  const auto differ = [](std::string_view name, const auto& a, const auto& b) {
+    return fmt::format("{}: expected {}, got {}", name, a, b);
+  };
+  if (expected.version != received.version)
+    return differ("rrfp version", "'" + expected.version + "'", "'" + received.version + "'");
+  if (expected.job_id != received.job_id)
+    return differ("job", "'" + expected.job_id + "'", "'" + received.job_id + "'");
+  if (expected.job_hash != received.job_hash)
+    return differ(
+        "job hash", fmt::format("{:016x}", expected.job_hash),
+        fmt::format("{:016x} (the job files or their overrides differ)", received.job_hash));
+  if (expected.nodes != received.nodes)
+    return differ("number of nodes", expected.nodes, received.nodes);
+  if (expected.vector_instructions != received.vector_instructions)
+    return differ("vector instructions", expected.vector_instructions,
+                  received.vector_instructions +
+                      " (set ATEN_CPU_CAPABILITY on all nodes, to avx2 for example)");
+  return {};
+}
+
+}  // namespace
+
+verdict judge_claim(const job_identity& job, const frame& f) {
+  if (f.type != claim::type || f.payload.size() < sizeof wire_version)
+    return {{}, "expected a claim"};
+  // The first field of every version; what follows it may differ.
+  std::uint16_t wire = 0;
+  byte_reader{std::string_view{f.payload}.substr(0, sizeof wire)}(wire);
+  if (wire != wire_version)
+    return {{}, fmt::format("wire version: expected {}, got {}", wire_version, wire)};
+  const auto c = decode<claim>(f.payload);
+  if (!c) return {{}, "expected a claim"};
+  auto reason = difference(job, c->job);
+  if (reason.empty() && c->node >= job.nodes)
+    reason = fmt::format("node: expected 0 to {}, got {}", job.nodes - 1, c->node);
+  return {node_id{c->node}, printable(reason), false, false, process_id{c->process}, c->again != 0};
+}
+
+verdict judge_answer(const frame& f) {
+  if (f.type == accept::type && f.payload.empty()) return {node_id{0}};
+  const auto no = f.type == refuse::type ? decode<refuse>(f.payload) : std::nullopt;
+  if (!no) return {node_id{0}, "node 0 sent a malformed answer"};
+  return {node_id{0}, "refused by node 0: " + printable(no->reason), no->for_now != 0,
+          no->for_now == 2};
+}
+
+}  // namespace rrfp::actors::control

@@ -1,0 +1,95 @@
+/// The messages that decide who may join, as WIRE.md describes them, and the decision. Those that
+/// follow are in rrfp/core/membership_messages.hpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <rrfp/base/ids.hpp>
+#include <rrfp/core/membership_messages.hpp>
+
+#include "bytes.hpp"
+
+namespace rrfp::actors::control {
+
+using namespace membership_core;
+
+inline constexpr std::uint16_t wire_version = 7;
+/// Size limits of a frame without its length, before node 0 has accepted the claim and after it.
+inline constexpr std::size_t early_frame_bytes_max = 4096;
+inline constexpr std::size_t frame_bytes_max = 128 * 1024;
+
+/// The values on which all nodes of a job must agree.
+struct job_identity {
+  std::string version;
+  std::string job_id;
+  std::uint64_t job_hash = 0;
+  std::uint32_t nodes = 0;
+  std::string vector_instructions{};
+
+  static void fields(auto& a, auto& m) {
+    a.text(m.version, name_bytes_max);
+    a.text(m.job_id, name_bytes_max);
+    a(m.job_hash);
+    a(m.nodes);
+    a.text(m.vector_instructions, name_bytes_max);
+  }
+};
+
+struct claim {
+  static constexpr std::uint8_t type = 3;
+  std::uint16_t wire = wire_version;
+  job_identity job;
+  std::uint32_t node = 0;
+  std::uint64_t process = 0;
+  std::uint8_t again = 0;
+
+  static void fields(auto& a, auto& m) {
+    a(m.wire);
+    job_identity::fields(a, m.job);
+    a(m.node);
+    a(m.process);
+    a(m.again);
+  }
+};
+
+struct accept {
+  static constexpr std::uint8_t type = 4;
+  static void fields(auto&, auto&) {}
+};
+
+struct refuse {
+  static constexpr std::uint8_t type = 5;
+  std::string reason;
+  /// 1: only the node number is taken, and a later attempt may succeed. 2: this process was lost,
+  /// and another one takes its place.
+  std::uint8_t for_now = 0;
+
+  static void fields(auto& a, auto& m) {
+    a.text(m.reason, reason_bytes_max);
+    a(m.for_now);
+  }
+};
+
+struct frame {
+  std::uint8_t type = 0;
+  std::string payload;
+};
+
+/// What a side says to the first frame of the other one, which has the key.
+struct verdict {
+  std::optional<node_id> node;  ///< the other side; as claimed, if it is refused
+  std::string refusal{};        ///< why it is refused; empty: it is not
+  bool for_now = false;         ///< a later attempt may succeed after this refusal
+  bool lost = false;            ///< one of another process
+  process_id process{};
+  bool again = false;
+};
+
+/// Node 0's verdict on a node's claim.
+verdict judge_claim(const job_identity& job, const frame& f);
+/// A node's verdict on node 0's answer.
+verdict judge_answer(const frame& f);
+
+}  // namespace rrfp::actors::control

@@ -1,0 +1,103 @@
+#include "microbatch_sizes.hpp"
+
+#include <utility>
+#include <vector>
+
+#include <rrfp/compute/estimate.hpp>
+#include <rrfp/core/placement.hpp>
+#include <rrfp/simulate/last_steps.hpp>
+
+namespace rrfp::actors {
+
+namespace {
+
+class estimates {
+ public:
+  using of_chunks = std::vector<compute::chunk_estimate>;
+
+  estimates(std::shared_ptr<const compute::batch_source> data, const job::job& j,
+            const pipeline_shape& shape)
+      : data_(std::move(data)),
+        model_(j.model),
+        pipeline_(j.pipeline),
+        shape_(shape),
+        cut_(job::layers_of_parts(j)) {}
+
+  /// By microbatch of the replica.
+  std::vector<of_chunks> of(step_id step, std::uint32_t replica) const {
+    std::vector<of_chunks> all;
+    std::vector<compute::microbatch_layout> layouts;
+    for (std::uint32_t i = 0; i < shape_.microbatches; ++i) {
+      layouts.push_back(data_->layout(step, microbatch_id{replica * shape_.microbatches + i}));
+      if (i > 0 && layouts[i] == layouts[i - 1])
+        all.push_back(all.back());
+      else
+        all.push_back(
+            compute::estimate(model_, layouts[i], cut_, pipeline_.tp, pipeline_.recompute));
+    }
+    return all;
+  }
+
+ private:
+  const std::shared_ptr<const compute::batch_source> data_;
+  const job::model_options model_;
+  const job::pipeline_options pipeline_;
+  const pipeline_shape shape_;
+  const std::vector<std::uint32_t> cut_;
+};
+
+class admitted_source final : public compute::batch_source {
+ public:
+  admitted_source(std::shared_ptr<const compute::batch_source> loaded, const job::job& j,
+                  const pipeline_shape& shape)
+      : loaded_(loaded),
+        estimates_(std::move(loaded), j, shape),
+        order_(j.dispatch.admit),
+        replicas_(j.pipeline.replicas),
+        microbatches_(shape.microbatches) {}
+
+  void begin(step_id step) const override { loaded_->begin(step); }
+  compute::microbatch load(step_id step, microbatch_id mb) const override {
+    return loaded_->load(step, as_loaded(step, mb));
+  }
+  compute::microbatch load_text(step_id step, microbatch_id mb) const override {
+    return loaded_->load_text(step, as_loaded(step, mb));
+  }
+  compute::microbatch_layout layout(step_id step, microbatch_id mb) const override {
+    return loaded_->layout(step, as_loaded(step, mb));
+  }
+  std::int64_t step_tokens(step_id step) const override { return loaded_->step_tokens(step); }
+
+ private:
+  microbatch_id as_loaded(step_id step, microbatch_id mb) const {
+    const auto replica = mb.value() / microbatches_;
+    const auto order = orders_.at(step.value() * replicas_ + replica, [&] {
+      std::vector<double> cost;
+      for (const auto& chunks : estimates_.of(step, replica)) {
+        cost.push_back(0);
+        for (const auto& c : chunks)
+          cost.back() += c.forward_flops + c.backward_flops + c.weight_flops;
+      }
+      return admission_order(order_, cost);
+    });
+    return microbatch_id{replica * microbatches_ + (*order)[mb.value() % microbatches_]};
+  }
+
+  const std::shared_ptr<const compute::batch_source> loaded_;
+  const estimates estimates_;
+  const admission order_;
+  const std::uint32_t replicas_;
+  const std::uint32_t microbatches_;
+  mutable simulate::last_steps<std::vector<std::uint32_t>> orders_;
+};
+
+}  // namespace
+
+std::shared_ptr<const compute::batch_source> admitted(
+    std::shared_ptr<const compute::batch_source> loaded, const job::job& j,
+    const pipeline_shape& shape) {
+  if (j.dispatch.admit == admission::loaded) return loaded;
+  return std::make_shared<const admitted_source>(std::move(loaded), j, shape);
+}
+
+}  // namespace rrfp::actors

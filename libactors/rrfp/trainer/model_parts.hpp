@@ -1,0 +1,56 @@
+/// The parts of the user's model that this process hosts.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <rrfp/compute/rank_compute.hpp>
+#include <rrfp/job/job.hpp>
+#include <rrfp/membership/membership.hpp>
+#include <rrfp/pipeline.hpp>
+#include <rrfp/torch/optimizer.hpp>
+#include <rrfp/torch/stage_module.hpp>
+#include <rrfp/torch/tensors.hpp>
+
+#include "fed_source.hpp"
+
+namespace rrfp {
+
+/// The part of the model that each parameter belongs to. Checkpoints identify it by name only.
+class parameter_owners {
+ public:
+  status add(std::uint32_t part, const std::string& name);
+  /// One line per parameter, for other processes.
+  std::string text() const;
+  status add_lines(const std::string& lines);
+
+ private:
+  std::map<std::string, std::uint32_t> part_of_;
+};
+
+/// Calls the factories of the options.
+class model_parts {
+ public:
+  /// `options` must outlive this. `seed`: of libtorch's generator while a part is made.
+  model_parts(const pipeline_options& options, std::uint64_t seed,
+              std::shared_ptr<fed_source> data);
+
+  using chunk = result<std::unique_ptr<compute::stage_module>>;
+  chunk make(const pipeline_shape& shape, virtual_stage_id vs,
+             std::shared_ptr<compute::rank_group> group);
+  /// Checks that the parts of all processes have different parameter names; all processes get the
+  /// same result. `members`: null if there is one process.
+  status compare_names(actors::membership* members) const;
+
+ private:
+  chunk make_by_user(const pipeline_shape& shape, const stage_place& place) const;
+
+  const pipeline_options& options_;
+  const std::uint64_t seed_;
+  const std::shared_ptr<fed_source> data_;
+  parameter_owners owners_;
+};
+
+}  // namespace rrfp

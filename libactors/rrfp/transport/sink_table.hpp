@@ -1,0 +1,57 @@
+/// The sink of each bound address; used by the transports that deliver messages.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+
+#include <rrfp/base/check.hpp>
+#include <rrfp/transport/transport.hpp>
+
+namespace rrfp::actors {
+
+/// Thread-safe.
+class sink_table {
+ public:
+  /// An address is bound once. After close() sinks are dropped, because a sink may keep an actor
+  /// alive.
+  void bind(rank_address address, message_sink sink) {
+    const std::unique_lock lock{mutex_};
+    if (closed_) return;
+    RRFP_CHECK(sinks_.emplace(address, std::move(sink)).second, "an address is bound once");
+  }
+
+  bool is_bound(const rank_address& address) const {
+    const std::shared_lock lock{mutex_};
+    return sinks_.contains(address);
+  }
+
+  enum class outcome : std::uint8_t { delivered, not_bound, closed };
+
+  /// Moves from `m` only if it is delivered.
+  outcome deliver(message& m) {
+    const std::shared_lock lock{mutex_};
+    if (closed_) return outcome::closed;
+    const auto found = sinks_.find(m.header.to);
+    if (found == sinks_.end()) return outcome::not_bound;
+    found->second(std::move(m));
+    return outcome::delivered;
+  }
+
+  /// No sink is called after it has returned.
+  void close() {
+    // A sink may hold the last reference to its actor, and the actor's destructor may wait for a
+    // thread that sends. So sinks are destroyed outside the lock.
+    std::map<rank_address, message_sink> dropped;
+    const std::unique_lock lock{mutex_};
+    closed_ = true;
+    dropped.swap(sinks_);
+  }
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::map<rank_address, message_sink> sinks_;
+  bool closed_ = false;
+};
+
+}  // namespace rrfp::actors

@@ -1,0 +1,51 @@
+/// The interface for sending tensors between ranks. A message describes itself, so shapes may
+/// differ between microbatches. send() never blocks; a receiver's sink is called from any thread
+/// and must not block (it posts the message to an actor).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include <rrfp/base/tensor_buffer.hpp>
+#include <rrfp/core/message_header.hpp>
+
+namespace rrfp::actors {
+
+struct message {
+  message_header header;
+  /// Contiguous. Sender and receiver may share the memory; neither writes to it.
+  tensor_buffer tensor;
+};
+
+using message_sink = std::function<void(message)>;
+
+/// Thread-safe.
+class transport {
+ public:
+  transport() = default;
+  transport(const transport&) = delete;
+  transport& operator=(const transport&) = delete;
+  virtual ~transport() = default;
+
+  /// From now on messages to `address` go to `sink`; an address is bound once.
+  virtual void bind(rank_address address, message_sink sink) = 0;
+  /// Delivers once, in any order. The address must be bound.
+  virtual void send(message m) = 0;
+  /// Whether send() accepts a tensor in device memory for `to`; else it must be in host memory.
+  virtual bool takes_device_memory(const rank_address& /*to*/) const { return false; }
+  /// Drops messages in flight. No sink is called after it has returned.
+  virtual void close() = 0;
+};
+
+/// Between ranks of one process: the tensor itself is handed over.
+std::unique_ptr<transport> make_in_process_transport();
+
+/// The delay of a message, in milliseconds.
+using link_delay = std::function<double(const message_header&)>;
+
+/// Delays messages before it passes them to `inner`.
+std::unique_ptr<transport> make_delaying_transport(std::unique_ptr<transport> inner,
+                                                   link_delay delay);
+
+}  // namespace rrfp::actors

@@ -1,0 +1,117 @@
+#include <rrfp/checkpoint/ring.hpp>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include <rrfp/io/atomic_file.hpp>
+
+#include "folders.hpp"
+
+namespace rrfp::checkpoint {
+
+namespace fs = std::filesystem;
+
+ring::ring(std::string dir, std::uint32_t keep, int lock)
+    : dir_(std::move(dir)), keep_(keep), lock_(lock) {}
+
+ring::~ring() { ::close(lock_); }
+
+result<std::unique_ptr<ring>> ring::open(const std::string& dir, std::uint32_t keep) {
+  const auto refused = [&](const std::string& why) { return error{dir + ": " + why}; };
+  std::error_code failed;
+  fs::create_directories(dir, failed);
+  if (failed) return refused("cannot create the folder: " + failed.message());
+  const int lock = ::open(path_in(dir, ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (lock < 0) return refused(std::string{"cannot write: "} + std::strerror(errno));
+  // Some shared file systems have no locks; there the user must keep runs in separate folders.
+  if (::flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(lock);
+    return refused("another run is writing its checkpoints here");
+  }
+  return std::unique_ptr<ring>{new ring{dir, keep, lock}};
+}
+
+status ring::carry_out(const plan& operations) const {
+  for (const auto& any : operations)
+    if (auto done = std::visit([this](const auto& o) { return carry_out(o); }, any); !done)
+      return done;
+  return success();
+}
+
+status ring::carry_out(const file_operation::check_size& o) const {
+  std::error_code unknown;
+  const auto bytes = fs::file_size(path(o.path), unknown);
+  if (!unknown && bytes == o.bytes) return success();
+  return error{path(o.path) + ": expected the " + std::to_string(o.bytes) +
+               " bytes that its rank wrote: do all nodes share this folder?"};
+}
+
+status ring::carry_out(const file_operation::make_folder& o) const {
+  std::error_code failed;
+  fs::create_directories(path(o.path), failed);
+  return failed ? error{path(o.failure) + ": " + failed.message()} : success();
+}
+
+status ring::carry_out(const file_operation::write_manifest& o) const {
+  return files::write_unsynced(path(o.path), manifest_);
+}
+
+status ring::carry_out(const file_operation::sync_file& o) const {
+  return files::sync_file(path(o.path));
+}
+
+status ring::carry_out(const file_operation::sync_folder& o) const {
+  return files::sync_folder(path(o.path));
+}
+
+status ring::carry_out(const file_operation::rename& o) const {
+  std::error_code failed;
+  fs::rename(path(o.from), path(o.to), failed);
+  if (!failed || o.failure.empty()) return success();
+  return error{path(o.failure) + ": " + failed.message()};
+}
+
+status ring::carry_out(const file_operation::remove& o) const {
+  std::error_code ignored;
+  fs::remove_all(path(o.path), ignored);
+  return success();
+}
+
+std::string ring::path(const std::string& name) const {
+  return name.empty() ? dir_ : path_in(dir_, name);
+}
+
+listing ring::known_names() const {
+  auto names = names_in(dir_);
+  return names ? std::move(*names) : listing{};
+}
+
+result<std::optional<std::string>> ring::set_aside() {
+  const auto names = names_in(dir_);
+  if (!names) return names.failure();
+  const auto aside = plan_setting_aside(*names, utc_now());
+  if (aside.folder.empty()) return std::optional<std::string>{};
+  if (auto moved = carry_out(aside.operations); !moved) return moved.failure();
+  return std::optional{path(aside.folder)};
+}
+
+status ring::begin(std::uint64_t step) { return carry_out(plan_begin(known_names(), step)); }
+
+status ring::commit(const manifest& m) {
+  manifest_ = to_json(m);
+  return carry_out(plan_commit(known_names(), m.step, m.files, keep_));
+}
+
+void ring::remove_older(std::uint64_t good) {
+  static_cast<void>(carry_out(plan_removal(known_names(), good, keep_)));
+}
+
+void ring::abandon(std::uint64_t step) { static_cast<void>(carry_out(plan_abandon(step))); }
+
+}  // namespace rrfp::checkpoint

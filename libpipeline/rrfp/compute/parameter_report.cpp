@@ -1,0 +1,42 @@
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <string>
+
+#include <rrfp/compute/parameters.hpp>
+
+#include <xxhash.h>
+
+namespace rrfp::compute {
+
+namespace {
+
+template <class T>
+void sort_by_position(std::vector<T>& entries) {
+  std::sort(entries.begin(), entries.end(), [](const T& a, const T& b) { return a.at < b.at; });
+}
+
+}  // namespace
+
+result<gradient_norm> clip_gradients(std::vector<parameter_norm> of_all_ranks, double clip) {
+  sort_by_position(of_all_ranks);
+  double squared = 0;
+  for (const auto& p : of_all_ranks) squared += p.squared;
+  const double norm = std::sqrt(squared);
+  if (!std::isfinite(norm)) {
+    return error{"the norm of the gradient is " + std::to_string(norm) +
+                 ": training has diverged (a lower train.lr or train.clip_norm may help)"};
+  }
+  const double scale = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
+  return gradient_norm{norm, scale};
+}
+
+std::uint64_t hash_of_model(std::vector<parameter_hash> of_all_ranks) {
+  sort_by_position(of_all_ranks);
+  std::vector<std::uint64_t> hashes;
+  hashes.reserve(of_all_ranks.size());
+  for (const auto& p : of_all_ranks) hashes.push_back(p.xxh64);
+  return XXH64(hashes.data(), hashes.size() * sizeof(std::uint64_t), 0);
+}
+
+}  // namespace rrfp::compute

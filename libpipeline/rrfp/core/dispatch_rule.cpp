@@ -1,0 +1,12 @@
+#include <rrfp/core/stage_core.hpp>
+
+namespace rrfp {
+
+stage_core make_stage_core(stage_config config, const dispatch_rule& rule) {
+  config.mode = rule.mode;
+  config.weight_pieces = rule.weight_pieces;
+  config.early_forwards = config.forwards_in_order ? 0 : rule.early_forwards;
+  return stage_core{config, rule.make_policy(config.stage)};
+}
+
+}  // namespace rrfp

@@ -1,0 +1,284 @@
+#include <rrfp/core/follower_core.hpp>
+
+#include <algorithm>
+
+namespace rrfp::membership_core {
+
+std::string_view name(follower_phase p) {
+  switch (p) {
+    case follower_phase::connecting: return "connecting";
+    case follower_phase::handshaking: return "handshaking";
+    case follower_phase::introduced: return "introduced";
+    case follower_phase::measuring: return "measuring";
+    case follower_phase::joined: return "joined";
+    case follower_phase::ended: return "ended";
+    case follower_phase::closed: return "closed";
+  }
+  return "?";
+}
+
+std::vector<action::any> follower_core::on(const event::any& e, std::int64_t now) {
+  now_ = now;
+  if (expects(e)) {
+    std::visit([this](const auto& x) { after(x); }, e);
+    settle_exchange();
+  }
+  return common_.take_actions();
+}
+
+/// Events that come too late or too early end here.
+bool follower_core::expects(const event::any& e) const {
+  using namespace event;
+  if (phase_ == follower_phase::closed) return false;
+  if (is<interrupted, status_set, closing, woke, turn>(e)) return true;
+  const auto connection = connection_of(e);
+  const bool is_current = connection == connection_;
+  switch (phase_) {
+    case follower_phase::connecting:
+      return is<unreachable, opened>(e) || (common_.is_over() && is<leave>(e));
+    case follower_phase::handshaking:
+      if (is<leave>(e)) return common_.is_over();
+      return is_current && is<proven, refused, heard, garbled, event::closed>(e);
+    case follower_phase::introduced:
+    case follower_phase::measuring:
+      if (is<leave>(e)) return common_.is_over();
+      return is_current && is<heard, received, garbled, event::closed>(e);
+    case follower_phase::joined:
+      if (is<contributed, leave>(e)) return true;
+      return is_current && is<heard, received, garbled, event::closed>(e);
+    case follower_phase::ended: return is<contributed, leave>(e);
+    case follower_phase::closed: return false;
+  }
+  return false;
+}
+
+// ---- joining
+
+void follower_core::after(const event::unreachable& e) {
+  if (!e.for_good) return retry(e.why);
+  phase_ = follower_phase::ended;
+  common_.act(action::join_failed{e.why, false});
+}
+
+void follower_core::after(const event::opened& e) {
+  connection_ = e.connection;
+  address_ = e.address;
+  host_ = e.host;
+  since_ = heard_ = now_;
+  phase_ = follower_phase::handshaking;
+}
+
+void follower_core::after(const event::proven&) {
+  phase_ = follower_phase::introduced;
+  common_.act(action::admit{connection_});
+  if (common_.is_over()) return send(over{});
+  send(introduce{common_.options.description});
+}
+
+void follower_core::after(const event::garbled& e) {
+  if (phase_ != follower_phase::handshaking) return end_connection(e.why);
+  refuse(e.why, false);
+}
+
+void follower_core::after(const event::refused& e) {
+  if (e.lost) common_.fence(common_.options.process);
+  refuse(e.reason, e.for_now);
+}
+
+void follower_core::refuse(const std::string& reason, bool for_now) {
+  phase_ = follower_phase::ended;
+  common_.act(action::close{connection_});
+  common_.act(action::join_failed{"rendezvous " + address_ + ": " + reason, for_now});
+}
+
+void follower_core::retry(std::string waiting) {
+  phase_ = follower_phase::connecting;
+  common_.act(action::waiting{std::move(waiting)});
+  common_.act(action::connect{now_ + retry_after});
+}
+
+void follower_core::become_member() {
+  phase_ = follower_phase::joined;
+  common_.act(action::joined{{{0, host_, node_0_description_}}});
+}
+
+// ---- messages
+
+void follower_core::after(const event::received& e) {
+  if (!std::visit([this](const auto& m) { return take(m); }, e.content))
+    end_connection("it sent a malformed message");
+}
+
+bool follower_core::take(const start& m) {
+  if (has_started()) return false;
+  node_0_description_ = printable(m.description);
+  node_0_status_.clear();  // until now it named the missing nodes
+  phase_ = follower_phase::measuring;
+  if (filter_.count() >= round_trips_first) become_member();
+  return true;
+}
+
+bool follower_core::take(const over&) {
+  if (has_started()) return false;
+  phase_ = follower_phase::ended;
+  common_.act(action::close{connection_});
+  node_0_left_ = true;
+  if (common_.is_over()) {
+    if (common_.is_leaving()) common_.report_left();
+    return true;
+  }
+  common_.end_job();
+  common_.act(action::join_failed{"the job is over", true});
+  return true;
+}
+
+bool follower_core::take(const give_up& m) {
+  if (has_started()) return false;
+  phase_ = follower_phase::ended;
+  common_.act(action::close{connection_});
+  common_.act(action::join_failed{printable(m.reason), true});
+  return true;
+}
+
+bool follower_core::take(const pong& m) {
+  node_0_status_ = printable(m.status);
+  if (!has_started() && !node_0_status_.empty())
+    common_.act(action::waiting{"node 0 is " + node_0_status_});
+  filter_.add(m.ping_sent_ns, m.here_ns, now_);
+  common_.act(action::clock_offset{filter_.offset()});
+  if (filter_.count() < round_trips_first)
+    heartbeat_due_ = now_;
+  else if (phase_ == follower_phase::measuring)
+    become_member();
+  return true;
+}
+
+bool follower_core::take(const lost& m) {
+  if (m.node >= common_.options.nodes) return false;
+  if (node_id{m.node} == common_.options.node) common_.fence(common_.options.process);
+  common_.lose(node_id{m.node}, printable(m.why));
+  return true;
+}
+
+bool follower_core::take(const goodbye&) {
+  node_0_left_ = true;
+  say_goodbye();  // node 0 waits for it before it closes
+  if (!common_.is_leaving()) return true;
+  // Confirms the dismissal: without it, node 0 would wait for the replacement of a killed node.
+  if (common_.is_over()) send(goodbye{});
+  common_.report_left();
+  return true;
+}
+
+// ---- exchanges
+
+void follower_core::after(const event::contributed& e) {
+  if (!common_.begin_exchange(e) || phase_ != follower_phase::joined) return;
+  common_.act(action::contribute{{connection_}, round_, e.bytes});
+}
+
+bool follower_core::take(const piece& m) {
+  // The answer to an exchange that failed here is dropped.
+  if (common_.has_failed()) return true;
+  const auto whole = common_.is_exchanging() && m.round == round_ ? answer_.add(m) : std::nullopt;
+  if (!whole) return false;
+  if (*whole == nullptr) return true;
+  ++round_;
+  if (common_.is_last_exchange()) common_.end_job();
+  common_.end_exchange({*whole});
+  return true;
+}
+
+bool follower_core::take(const no_exchange& m) {
+  common_.fail_exchange({printable(m.why), error_kind::node_lost});
+  return true;
+}
+
+void follower_core::settle_exchange() {
+  if (!common_.is_exchanging()) return;
+  common_.settle_exchange();
+  if (common_.is_exchanging() && node_0_left_)
+    common_.fail_exchange(
+        {name_of(node_id{0}, node_0_description_) + " has left the job: no exchange with it",
+         error_kind::node_lost});
+  if (common_.is_overdue(now_))
+    common_.fail_exchange({common_.overdue("no answer from node 0"), error_kind::node_lost});
+}
+
+// ---- losses and time
+
+void follower_core::end_connection(const std::string& why, bool silent) {
+  if (common_.has_overslept(now_)) common_.fence(common_.options.process);
+  const bool is_fenced = common_.is_fenced(common_.options.process);
+  if (phase_ == follower_phase::handshaking) {
+    common_.act(action::close{connection_});
+    return retry("no handshake with node 0 at " + address_);
+  }
+  if (phase_ == follower_phase::introduced) {
+    common_.act(action::close{connection_});
+    if (is_fenced) return give_up_place();
+    common_.act(gone_early(name_of(node_id{0}, {}), why));
+    return retry("the connection to node 0 ended: " + why);
+  }
+  // The job has begun for the others: report a loss instead of joining again.
+  if (phase_ == follower_phase::measuring) become_member();
+  if (common_.is_over() && !node_0_left_) {
+    // The next process of node 0 must learn it.
+    common_.act(action::close{connection_});
+    return retry("node 0 was lost after the end of the job: " + why);
+  }
+  if (common_.is_leaving())
+    common_.report_left();
+  else if (is_fenced)
+    common_.lose(common_.options.node, common_.overslept());
+  else if (!node_0_left_)
+    common_.lose(node_id{0},
+                 name_of(node_id{0}, node_0_description_, node_0_status_) + " was lost: " + why);
+  // If node 0 only stalled, it reads the notice when it resumes.
+  if (silent && common_.loss()) send(lost{0, common_.loss()->message});
+  common_.act(action::close{connection_});
+  phase_ = follower_phase::ended;
+}
+
+/// Another process may have joined as this node in the meantime.
+void follower_core::give_up_place() {
+  common_.fence(common_.options.process);
+  phase_ = follower_phase::ended;
+  common_.act(action::join_failed{common_.overslept(), true});
+}
+
+void follower_core::after(const event::turn&) {
+  const auto& o = common_.options;
+  common_.note_turn(now_);
+  heard_ = std::min(heard_ + common_.take_stall(), now_);
+  if (phase_ == follower_phase::connecting && !common_.is_over() && common_.has_overslept(now_))
+    return give_up_place();
+  if (phase_ == follower_phase::handshaking && now_ - since_ >= handshake_max)
+    return end_connection({});
+  if (!is_connected()) return;
+  if (now_ - heard_ > o.node_timeout)
+    return end_connection("it sent no heartbeat for " + seconds_text(o.node_timeout), true);
+  if (now_ < heartbeat_due_) return;
+  heartbeat_due_ = now_ + o.heartbeat;
+  send(ping{now_, common_.status});
+}
+
+// ---- what this process asks for
+
+void follower_core::after(const event::leave&) {
+  if (common_.is_leaving()) return;
+  common_.begin_leaving();
+  if (phase_ == follower_phase::joined) say_goodbye();
+  if (phase_ == follower_phase::ended || node_0_left_) common_.report_left();
+}
+
+void follower_core::after(const event::closing&) {
+  common_.begin_leaving();
+  phase_ = follower_phase::closed;
+}
+
+void follower_core::say_goodbye() {
+  if (!std::exchange(said_goodbye_, true)) send(goodbye{});
+}
+
+}  // namespace rrfp::membership_core

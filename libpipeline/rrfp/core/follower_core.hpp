@@ -1,0 +1,116 @@
+/// The membership of every node but node 0: one connection to node 0, retried until the job begins.
+///
+///   connecting -> handshaking -> introduced -> measuring -> joined -> ended
+///       ^              |             |
+///       +--------------+-------------+    node 0 is not up, or is gone before the job began
+///
+/// After the start of the job the node measures its clock against that of node 0 before it reports
+/// that it has joined. Then the end of the connection is the loss of node 0, unless either side has
+/// said goodbye; all other losses are announced by node 0.
+///
+/// Pure: equal events and times give equal actions. An event that the phase does not expect changes
+/// nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <rrfp/core/clock_filter.hpp>
+#include <rrfp/core/membership_common.hpp>
+
+namespace rrfp::membership_core {
+
+enum class follower_phase : std::uint8_t {
+  connecting,  ///< an attempt is under way or due
+  handshaking,
+  introduced,  ///< waits until all nodes have joined
+  measuring,   ///< the job begins: the first round trips to node 0
+  joined,
+  ended,  ///< the join or the connection has failed, or node 0 has left
+  closed,
+};
+
+std::string_view name(follower_phase p);
+
+class follower_core {
+ public:
+  static constexpr std::int64_t retry_after = 100'000'000;
+  /// Round trips before the join is reported, so that the clock offset is good from the start.
+  static constexpr std::size_t round_trips_first = 8;
+
+  explicit follower_core(core_options options) : common_(std::move(options)) {}
+
+  /// The actions, to be carried out in this order.
+  std::vector<action::any> on(const event::any& e, std::int64_t now);
+  follower_phase phase() const { return phase_; }
+
+ private:
+  bool expects(const event::any& e) const;
+  bool is_connected() const { return phase_ == follower_phase::introduced || has_started(); }
+  bool has_started() const {
+    return phase_ == follower_phase::measuring || phase_ == follower_phase::joined;
+  }
+
+  void after(const event::listening&) {}
+  void after(const event::unreachable& e);
+  void after(const event::opened& e);
+  void after(const event::proven&);
+  void after(const event::refused& e);
+  void after(const event::heard&) { heard_ = now_; }
+  void after(const event::received& e);
+  void after(const event::garbled& e);
+  void after(const event::closed& e) { end_connection(e.why); }
+  void after(const event::contributed& e);
+  void after(const event::answered&) {}
+  void after(const event::interrupted&) { common_.interrupt(); }
+  void after(const event::status_set& e) { common_.status = e.text; }
+  void after(const event::leave&);
+  void after(const event::closing&);
+  void after(const event::woke&) { common_.note_turn(now_); }
+  void after(const event::turn&);
+
+  // Each takes a message of node 0. False: it is malformed, or comes at the wrong time.
+  bool take(const start& m);
+  bool take(const over&);
+  bool take(const give_up& m);
+  bool take(const pong& m);
+  bool take(const lost& m);
+  bool take(const goodbye&);
+  bool take(const piece& m);
+  bool take(const no_exchange& m);
+  bool take(const introduce&) { return false; }
+  bool take(const ping&) { return false; }
+  bool take(const malformed&) { return false; }
+
+  void retry(std::string waiting);
+  void refuse(const std::string& reason, bool for_now);
+  void become_member();
+  /// The connection to node 0 failed, timed out or carried invalid data. `silent`: node 0 may only
+  /// have stalled.
+  void end_connection(const std::string& why, bool silent = false);
+  void give_up_place();
+  void say_goodbye();
+  void settle_exchange();
+  void send(any_message m) { common_.act(action::send{{connection_}, std::move(m)}); }
+
+  common_part common_;
+  follower_phase phase_ = follower_phase::connecting;
+  std::int64_t now_ = 0;
+  connection_id connection_;  ///< the current one, or the last
+  std::string address_;       ///< of node 0
+  std::string host_;
+  std::int64_t since_ = 0;
+  std::int64_t heard_ = 0;
+  std::int64_t heartbeat_due_ = 0;
+  std::string node_0_description_;
+  std::string node_0_status_;
+  clock_filter filter_;
+  bool node_0_left_ = false;
+  bool said_goodbye_ = false;
+  std::uint64_t round_ = 0;  ///< exchanges that node 0 has answered
+  arriving_bytes answer_;
+};
+
+}  // namespace rrfp::membership_core

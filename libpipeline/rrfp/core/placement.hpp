@@ -1,0 +1,93 @@
+/// Placement of the model: p stages with v chunks each form p*v virtual stages along the model.
+///
+///   linear        v = 1       virtual stage s is stage s
+///   interleaved   any v       chunk c of stage s is virtual stage c*p + s
+///   v             v = 2       chunk 0 of stage s is s, chunk 1 is 2p-1-s (the model turns back)
+///
+/// Also the order in which the first virtual stage admits (numbers) the microbatches of a step.
+/// Gradients are a sum, so any order gives the same result. With uneven microbatches the order
+/// decides how well the pipeline fills and drains.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <rrfp/base/check.hpp>
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
+#include <rrfp/core/task.hpp>
+
+namespace rrfp {
+
+enum class placement : std::uint8_t { linear, interleaved, v };
+
+std::string_view name(placement p);
+std::optional<placement> placement_of(std::string_view name);
+
+/// One chunk of one stage.
+struct chunk_position {
+  stage_id stage;
+  chunk_id chunk;
+
+  auto operator<=>(const chunk_position&) const = default;
+};
+
+/// A task and where it runs.
+struct placed_task {
+  virtual_stage_id vs;
+  stage_id stage;
+  task what;
+
+  bool operator==(const placed_task&) const = default;
+};
+
+/// The dimensions of a pipeline.
+struct pipeline_shape {
+  std::uint32_t stages = 1;
+  std::uint32_t chunks = 1;
+  std::uint32_t microbatches = 1;
+  placement layout = placement::linear;
+
+  bool operator==(const pipeline_shape&) const = default;
+
+  std::uint32_t virtual_stages() const { return stages * chunks; }
+  virtual_stage_id virtual_stage(stage_id stage, chunk_id chunk) const;
+  chunk_position at(virtual_stage_id vs) const;
+  /// The dense index of a microbatch on a chunk: chunk * microbatches + microbatch.
+  std::size_t index(microbatch_id mb, chunk_id chunk) const {
+    RRFP_CHECK(mb.value() < microbatches && chunk.value() < chunks,
+               "the task must belong to the step");
+    return std::size_t{chunk.value()} * microbatches + mb.value();
+  }
+  bool is_first(virtual_stage_id vs) const { return vs.value() == 0; }
+  bool is_last(virtual_stage_id vs) const { return vs.value() + 1 == virtual_stages(); }
+
+  /// The task of the neighbouring virtual stage whose output `t` of `stage` needs: an F for an F, a
+  /// B for a B or BW. Nothing for W, for F on the first virtual stage (data) and for B on the last
+  /// one (the loss). As in input_arrived, B stands for BW too.
+  std::optional<placed_task> producer_of(stage_id stage, const task& t) const;
+  /// The task of the neighbouring virtual stage that needs the output of `t`; the inverse of
+  /// producer_of(). Nothing for W, for F on the last virtual stage and for B on the first one.
+  std::optional<placed_task> consumer_of(stage_id stage, const task& t) const;
+
+  /// The error names the invalid size or combination (zero stages, linear with two chunks, ...).
+  status validate() const;
+
+ private:
+  std::optional<placed_task> neighbour(stage_id stage, const task& t, bool behind) const;
+};
+
+/// loaded: the order of the data. small_large_small: the cheapest microbatches at both ends, the
+/// most expensive in the middle.
+enum class admission : std::uint8_t { loaded, small_large_small };
+
+std::string_view name(admission a);
+
+/// Maps the position in the step to the index of the loaded microbatch. `cost` holds one estimate
+/// per loaded microbatch, in any unit; if all are equal, the loaded order stays. O(m log m).
+std::vector<std::uint32_t> admission_order(admission a, std::span<const double> cost);
+
+}  // namespace rrfp

@@ -1,0 +1,114 @@
+/// Where a job resumes after the loss of a node.
+///
+/// When all nodes have joined again, each sends node 0 its card: the copies that it holds, and what
+/// it knows of the run. Node 0 chooses the point: the newest step of which every rank's copy and
+/// the record are each held by some node. It tells each node the part that it needs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <rrfp/base/ids.hpp>
+#include <rrfp/core/copy_set.hpp>
+
+namespace rrfp {
+
+/// What the losses of a job have cost so far.
+struct recovery_totals {
+  std::uint32_t restarts = 0;  ///< losses
+  std::uint64_t repeated_steps = 0;
+  double held_s = 0;  ///< from each loss until all nodes had joined again
+
+  bool operator==(const recovery_totals&) const = default;
+};
+auto fields(auto f, recovery_totals& x) { return f(x.restarts, x.repeated_steps, x.held_s); }
+
+/// A run of the job that is over, as bytes that only the job reads.
+struct run_record {
+  std::string summary;
+  std::string details{};  ///< see keeps_details()
+
+  bool operator==(const run_record&) const = default;
+};
+auto fields(auto f, run_record& x) { return f(x.summary, x.details); }
+
+/// What a node knows of the job, or all nodes together.
+struct job_progress {
+  recovery_totals totals;  ///< what this loss has cost is not yet known
+  /// The loss as the first node that noticed it saw it; empty: the node has just started, and if
+  /// all have, the job begins.
+  std::string lost;
+  double held_s = 0;        ///< since then
+  std::uint64_t steps = 0;  ///< complete, of the current run
+  /// Steps that were complete when the job began the current run. Nothing: no node knows it,
+  /// because it has just started, or has finished the run.
+  std::optional<std::uint64_t> began_after{};
+  /// The runs of the job that are over; the next one is the current run.
+  std::vector<run_record> finished;
+  job_record record;
+
+  bool operator==(const job_progress&) const = default;
+};
+auto fields(auto f, job_progress& x) {
+  return f(x.totals, x.lost, x.held_s, x.steps, x.began_after, x.finished, x.record);
+}
+
+/// What a node tells node 0 when all have joined.
+struct recovery_card : job_progress {
+  std::vector<held_copy> held;
+
+  /// The current run is over, on this node or, while this one was lost, on others. The caller drops
+  /// its copies.
+  void finish_run(run_record summary);
+
+  bool operator==(const recovery_card&) const = default;
+};
+auto fields(auto f, recovery_card& x) { return f(static_cast<job_progress&>(x), x.held); }
+
+/// Where the job goes on.
+struct recovery_point : job_progress {
+  struct source {
+    node_id node;
+    std::uint64_t bytes = 0;
+    std::uint64_t xxh64 = 0;
+
+    bool operator==(const source&) const = default;
+  };
+  /// The copies that the run goes on from, with the first node that holds them; empty: there are
+  /// none, so it begins from a checkpoint or the first step.
+  std::map<copy_key, source> copies;
+
+  bool has_copies() const { return !copies.empty(); }
+
+  bool operator==(const recovery_point&) const = default;
+};
+auto fields(auto f, recovery_point::source& x) { return f(x.node, x.bytes, x.xxh64); }
+auto fields(auto f, recovery_point& x) { return f(static_cast<job_progress&>(x), x.copies); }
+
+/// `cards`: of all nodes, by number. `ranks`: of each run of the job, of one replica.
+recovery_point choose_recovery_point(std::span<const recovery_card> cards,
+                                     std::span<const std::uint32_t> ranks);
+
+/// What each node needs of the point, by node: the copies of its ranks alone, and details if it
+/// keeps them. Node 0 needs all: it tells the nodes whom they connect to. `nodes_of`: those of a
+/// rank, of all replicas.
+std::vector<recovery_point> parts_of(
+    const recovery_point& point, std::uint32_t nodes,
+    const std::function<std::vector<node_id>(stage_id, rank_id)>& nodes_of);
+
+/// The node that holds the second copy of what node `owner` computes: one of `replicas`, which
+/// compute the same, else a node after the owner; if possible on another host. Nothing: `owner` is
+/// the only node. `hosts`: of all nodes.
+std::optional<node_id> buddy_of(node_id owner, std::span<const node_id> replicas,
+                                std::span<const std::string> hosts);
+/// The same for a rank, of which replica 0 is copied; `node_of`: the node of each replica.
+std::optional<node_id> buddy_of(std::uint32_t replicas,
+                                const std::function<node_id(replica_id)>& node_of,
+                                std::span<const std::string> hosts);
+
+}  // namespace rrfp

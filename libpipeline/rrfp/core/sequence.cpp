@@ -1,0 +1,251 @@
+#include <rrfp/core/sequence.hpp>
+
+#include <algorithm>
+#include <string>
+
+namespace rrfp {
+
+namespace {
+
+std::string at_stage(std::uint32_t stage, const task& t) {
+  return to_string(t) + " of stage " + std::to_string(stage);
+}
+
+/// One mark for each (row, chunk, microbatch) of one stage; row 0: F, 1: B or BW, 2: W.
+class task_marks {
+ public:
+  explicit task_marks(const pipeline_shape& shape)
+      : shape_(shape), done_(std::size_t{3} * shape.chunks * shape.microbatches) {}
+
+  bool is_foreign(const task& t) const {
+    return t.mb.value() >= shape_.microbatches || t.chunk.value() >= shape_.chunks;
+  }
+  bool test(int row, microbatch_id mb, chunk_id chunk) const {
+    return done_[index(row, mb, chunk)];
+  }
+  bool test(const task& t) const { return test(row(t.kind), t.mb, t.chunk); }
+  void set(const task& t) {
+    done_[index(row(t.kind), t.mb, t.chunk)] = true;
+    if (t.kind == task_kind::backward_weight) done_[index(2, t.mb, t.chunk)] = true;
+  }
+  static int row(task_kind kind) {
+    return kind == task_kind::forward ? 0 : kind == task_kind::weight ? 2 : 1;
+  }
+
+ private:
+  std::size_t index(int row, microbatch_id mb, chunk_id chunk) const {
+    return (static_cast<std::size_t>(row) * shape_.chunks + chunk.value()) * shape_.microbatches +
+           mb.value();
+  }
+  pipeline_shape shape_;
+  std::vector<bool> done_;
+};
+
+/// Executes the sequences without a clock, as far as possible.
+class dry_run {
+ public:
+  dry_run(const pipeline_shape& shape, std::span<const sequence> sequences)
+      : shape_(shape),
+        sequences_(sequences),
+        done_(shape.stages, task_marks{shape}),
+        next_(shape.stages, 0) {}
+
+  void run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::uint32_t s = 0; s < shape_.stages; ++s) {
+        while (next_[s] < sequences_[s].size() && !blocker(s)) {
+          done_[s].set(sequences_[s][next_[s]++]);
+          moved = true;
+        }
+      }
+    }
+  }
+
+  bool ended() const {
+    for (std::uint32_t s = 0; s < shape_.stages; ++s)
+      if (next_[s] < sequences_[s].size()) return false;
+    return true;
+  }
+
+  /// Follows the waits from the first stalled stage until a stage repeats.
+  std::string cycle() const {
+    std::uint32_t s = 0;
+    while (next_[s] == sequences_[s].size()) ++s;
+    std::vector<std::uint32_t> path;
+    while (std::find(path.begin(), path.end(), s) == path.end()) {
+      path.push_back(s);
+      s = blocker(s)->stage;
+    }
+    path.erase(path.begin(), std::find(path.begin(), path.end(), s));
+    std::string text;
+    for (const auto stage : path) {
+      const auto wanted = *blocker(stage);
+      if (!text.empty()) text += "; ";
+      text += "stage " + std::to_string(stage) + " stops at " + to_string(head(stage)) +
+              " (position " + std::to_string(next_[stage]) + "), which needs " +
+              at_stage(wanted.stage, wanted.required);
+    }
+    return text;
+  }
+
+ private:
+  struct need {
+    std::uint32_t stage;
+    task required;
+  };
+
+  const task& head(std::uint32_t s) const { return sequences_[s][next_[s]]; }
+
+  /// The task that the head of stage s waits for.
+  std::optional<need> blocker(std::uint32_t s) const {
+    const auto& t = head(s);
+    const auto unless_done = [&](std::uint32_t stage, const task& wanted) -> std::optional<need> {
+      if (done_[stage].test(wanted)) return std::nullopt;
+      return need{stage, wanted};
+    };
+    if (t.kind == task_kind::weight) return unless_done(s, {task_kind::backward, t.mb, t.chunk});
+    if (is_backward(t.kind))
+      if (const auto own = unless_done(s, {task_kind::forward, t.mb, t.chunk})) return own;
+    const auto from = shape_.producer_of(stage_id{s}, t);
+    return from ? unless_done(from->stage.value(), from->what) : std::nullopt;
+  }
+
+  const pipeline_shape shape_;
+  const std::span<const sequence> sequences_;
+  std::vector<task_marks> done_;
+  std::vector<std::size_t> next_;
+};
+
+/// Has its own table of positions, so that rank() is a lookup.
+class sequence_policy final : public policy {
+ public:
+  sequence_policy(std::string_view name, const sequence& order) : name_(name) {
+    for (const auto& t : order) {
+      microbatches_ = std::max(microbatches_, t.mb.value() + 1);
+      chunks_ = std::max(chunks_, t.chunk.value() + 1);
+    }
+    rank_.assign(std::size_t{3} * microbatches_ * chunks_, ~std::uint64_t{0});
+    fused_.assign(std::size_t{microbatches_} * chunks_, true);
+    for (std::size_t at = 0; at < order.size(); ++at) {
+      rank_[index(order[at])] = at;
+      if (order[at].kind == task_kind::backward)
+        fused_[index({task_kind::forward, order[at].mb, order[at].chunk})] = false;
+    }
+  }
+
+  std::string_view name() const override { return name_; }
+  task_kind backward_of(microbatch_id mb, chunk_id chunk) const override {
+    return fused_[index({task_kind::forward, mb, chunk})] ? task_kind::backward_weight
+                                                          : task_kind::backward;
+  }
+  std::uint32_t lanes() const override { return 1; }
+  std::uint32_t lane_of(const task&) const override { return 0; }
+  std::uint64_t rank(const task& t) const override { return rank_[index(t)]; }
+  lane_order order(const stage_view&) const override { return {{0}, 1}; }
+
+ private:
+  std::size_t index(const task& t) const {
+    RRFP_CHECK(t.mb.value() < microbatches_ && t.chunk.value() < chunks_,
+               "the task must belong to the sequence");
+    return (static_cast<std::size_t>(task_marks::row(t.kind)) * chunks_ + t.chunk.value()) *
+               microbatches_ +
+           t.mb.value();
+  }
+
+  std::string name_;
+  std::uint32_t microbatches_ = 0;
+  std::uint32_t chunks_ = 0;
+  std::vector<std::uint64_t> rank_;
+  std::vector<bool> fused_;
+};
+
+}  // namespace
+
+std::unique_ptr<policy> make_sequence_policy(std::string_view name, sequence order) {
+  return std::make_unique<sequence_policy>(name, order);
+}
+
+status check_sequence(const pipeline_shape& shape, stage_id stage, const sequence& order) {
+  task_marks seen{shape};
+  for (const auto& t : order) {
+    if (seen.is_foreign(t))
+      return error{at_stage(stage.value(), t) + " does not exist: the job has " +
+                   std::to_string(shape.microbatches) + " microbatches and " +
+                   std::to_string(shape.chunks) + " chunks"};
+    if (seen.test(t) || (t.kind == task_kind::backward_weight && seen.test(2, t.mb, t.chunk)))
+      return error{at_stage(stage.value(), t) + " occurs twice"};
+    seen.set(t);
+  }
+  constexpr task_kind by_row[] = {task_kind::forward, task_kind::backward, task_kind::weight};
+  for (const auto kind : by_row)
+    for (std::uint32_t c = 0; c < shape.chunks; ++c)
+      for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
+        if (const task t{kind, microbatch_id{mb}, chunk_id{c}}; !seen.test(t))
+          return error{at_stage(stage.value(), t) + " is missing"};
+  return success();
+}
+
+status check_sequences(const pipeline_shape& shape, std::span<const sequence> sequences) {
+  if (auto valid = shape.validate(); !valid) return valid;
+  if (sequences.size() != shape.stages)
+    return error{"expected one sequence for each of " + std::to_string(shape.stages) +
+                 " stages, got " + std::to_string(sequences.size())};
+  for (std::uint32_t s = 0; s < shape.stages; ++s)
+    if (auto complete = check_sequence(shape, stage_id{s}, sequences[s]); !complete)
+      return complete;
+  dry_run run{shape, sequences};
+  run.run();
+  if (run.ended()) return success();
+  return error{"the order can never complete; cycle of waits: " + run.cycle()};
+}
+
+status check_slots(const pipeline_shape& shape, stage_id stage, const sequence& order,
+                   const memory_limit& limit, std::span<const std::uint64_t> slot_bytes) {
+  memory_slots slots{limit, shape.microbatches, shape.chunks};
+  slots.reset(slot_bytes);
+  task_marks due{shape};
+  std::vector<std::uint32_t> fold_next(shape.chunks);
+  const auto refused = [&](const task& t, const std::string& which) {
+    return error{at_stage(stage.value(), t) +
+                 " exceeds the memory limit: the sequence needs more than " + which};
+  };
+  for (const auto& t : order) {
+    if (t.kind == task_kind::forward) {
+      if (slots.must_take(t.mb)) {
+        const auto bound = slots.bound_on_fitting(t.mb);
+        if (bound == memory_bound::activations)
+          return refused(t, std::to_string(limit.activations) + " activations");
+        if (bound == memory_bound::slots) return refused(t, std::to_string(limit.slots) + " slots");
+        if (bound == memory_bound::bytes) return refused(t, std::to_string(limit.bytes) + " bytes");
+        slots.take(t.mb);
+      }
+      slots.activation_begins();
+      continue;
+    }
+    if (!has_weight(t.kind)) continue;
+    due.set({task_kind::weight, t.mb, t.chunk});
+    auto& next = fold_next[t.chunk.value()];
+    for (; next < shape.microbatches && due.test(2, microbatch_id{next}, t.chunk); ++next)
+      slots.activation_ends(microbatch_id{next});
+  }
+  return success();
+}
+
+sequence obeyed_order(const policy& hint, const pipeline_shape& shape) {
+  sequence order;
+  for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
+    for (std::uint32_t c = 0; c < shape.chunks; ++c) {
+      const auto backward = hint.backward_of(microbatch_id{mb}, chunk_id{c});
+      order.push_back({task_kind::forward, microbatch_id{mb}, chunk_id{c}});
+      order.push_back({backward, microbatch_id{mb}, chunk_id{c}});
+      if (!has_weight(backward))
+        order.push_back({task_kind::weight, microbatch_id{mb}, chunk_id{c}});
+    }
+  const auto key = [&](const task& t) { return std::tuple{hint.rank(t), t.mb, t.chunk}; };
+  std::sort(order.begin(), order.end(),
+            [&](const task& a, const task& b) { return key(a) < key(b); });
+  return order;
+}
+
+}  // namespace rrfp

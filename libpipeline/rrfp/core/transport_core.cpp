@@ -1,0 +1,347 @@
+#include <rrfp/core/transport_core.hpp>
+
+#include <algorithm>
+
+#include <rrfp/base/step_name.hpp>
+
+namespace rrfp::actors::ucx {
+
+namespace {
+
+std::string name_of(node_id node) { return "node " + std::to_string(node.value()); }
+
+std::string name_of(const rank_address& a) {
+  return "stage " + std::to_string(a.stage.value()) + " rank " + std::to_string(a.rank.value()) +
+         " of replica " + std::to_string(a.replica.value());
+}
+
+std::string name_of(const tensor_header& h) {
+  constexpr const char* kinds[] = {"an activation", "a gradient", "a tied gradient"};
+  return std::string{kinds[static_cast<std::size_t>(h.message.kind)]} + " of " +
+         to_string(h.message.step) + ", microbatch " + std::to_string(h.message.mb.value()) +
+         ", chunk " + std::to_string(h.message.chunk.value()) + " (" + name_of(h.message.from) +
+         " -> " + name_of(h.message.to) + ", " + std::to_string(h.data_bytes) + " bytes)";
+}
+
+std::string name_of(const bytes_header& h) {
+  return "a channel message of group " + std::to_string(h.group) + ", rank " +
+         std::to_string(h.from.value()) + " -> " + std::to_string(h.to.value()) + ", tag " +
+         std::to_string(h.tag) + " (" + std::to_string(h.data_bytes) + " bytes)";
+}
+
+std::string name_of(const mail_header& h) {
+  return "mail " + std::to_string(h.sequence) + " (" + std::to_string(h.data_bytes) + " bytes)";
+}
+
+std::uint64_t bytes_of(const any_header& any) {
+  return std::visit([](const auto& h) { return h.data_bytes; }, any);
+}
+
+node_id sender_of(const any_header& any) {
+  return std::visit([](const auto& h) { return h.from_node; }, any);
+}
+
+}  // namespace
+
+// ---- nodes
+
+transport_core::peer_state transport_core::next(peer_state s, peer_event e) {
+  switch (s) {
+    case peer_state::connected:
+      switch (e) {
+        case peer_event::failed: return peer_state::failed;
+        case peer_event::left: return peer_state::left;
+      }
+      break;
+    case peer_state::failed:
+    case peer_state::left: break;
+  }
+  return s;
+}
+
+status transport_core::may_connect(node_id node) const {
+  const auto found = peers_.find(node);
+  if (found == peers_.end()) return success();
+  const auto& p = found->second;
+  return error{name_of(node) + (p.state == peer_state::connected ? " is connected already"
+                                                                 : " has ended: " + p.why)};
+}
+
+void transport_core::connected(node_id node, void* link) { peers_[node].link = link; }
+
+void* transport_core::link_to(node_id node) const {
+  const auto found = peers_.find(node);
+  if (found == peers_.end() || found->second.state != peer_state::connected) return nullptr;
+  return found->second.link;
+}
+
+bool transport_core::has_failed(node_id node) const {
+  const auto found = peers_.find(node);
+  return found != peers_.end() && found->second.state == peer_state::failed;
+}
+
+void transport_core::fail(node_id node, const std::string& why) {
+  end(node, peer_event::failed, name_of(node) + ": " + why);
+}
+
+void transport_core::broke(node_id node, const std::string& why) {
+  fail(node, why);
+  peers_[node].is_broken = true;
+  has_ends_ = true;
+}
+
+void transport_core::end(node_id node, peer_event e, std::string why) {
+  // A node that this one never connected to may fail, too: it may have connected to this one.
+  auto& p = peers_[node];
+  const auto before = p.state;
+  p.state = next(before, e);
+  if (p.state == before) return;
+  p.why = std::move(why);
+  p.is_unreported = true;
+  has_ends_ = true;
+}
+
+std::vector<node_id> transport_core::connected() const {
+  std::vector<node_id> nodes;
+  for (const auto& [node, p] : peers_)
+    if (p.state == peer_state::connected && p.link != nullptr) nodes.push_back(node);
+  return nodes;
+}
+
+std::vector<node_end> transport_core::settle() {
+  std::vector<node_end> ends;
+  if (!std::exchange(has_ends_, false)) return ends;
+  for (auto& [node, p] : peers_) {
+    const bool has_failed = p.state == peer_state::failed;
+    auto* const broken = p.is_broken || has_failed ? std::exchange(p.link, nullptr) : nullptr;
+    const bool is_new = std::exchange(p.is_unreported, false);
+    if (broken != nullptr || is_new) ends.push_back({node, broken, is_new, has_failed, p.why});
+  }
+  return ends;
+}
+
+std::vector<void*> transport_core::close_links() {
+  std::vector<void*> links;
+  for (auto& [_, p] : peers_)
+    if (p.link != nullptr) links.push_back(std::exchange(p.link, nullptr));
+  return links;
+}
+
+// ---- sending
+
+template <class Header>
+transport_core::limit transport_core::limit_of(const Header&) const {
+  if constexpr (std::is_same_v<Header, mail_header>)
+    return {"mail_bytes_max", options_.mail_bytes_max};
+  else
+    return {"message_bytes_max", options_.message_bytes_max};
+}
+
+template <class Header>
+bool transport_core::fits(node_id to, const Header& h) {
+  const auto [name, bytes_max] = limit_of(h);
+  if (h.data_bytes <= bytes_max) return true;
+  fail(to, "a message of " + std::to_string(h.data_bytes) + " bytes to it exceeds " + name + ", " +
+               std::to_string(bytes_max));
+  return false;
+}
+
+bool transport_core::number(node_id to, mail_header& h) {
+  if (!fits(to, h)) return false;
+  stamp(h);
+  h.sequence = mail_sent_[to]++;
+  return true;
+}
+
+bool transport_core::number(node_id to, tensor_header& h) {
+  if (!fits(to, h)) return false;
+  stamp(h);
+  h.sequence = sequences_[{h.message.from, h.message.to}]++;
+  return true;
+}
+
+departure transport_core::depart(node_id to, std::uint64_t bytes) {
+  const auto by = depart_mail(to, bytes);
+  return {by.link, by.link != nullptr && bytes > options_.eager_bytes_max};
+}
+
+departure transport_core::depart_mail(node_id to, std::uint64_t bytes) {
+  // Without an end it would be waited for until the hang limit.
+  if (!peers_.contains(to)) fail(to, "a message to a node that this one has not connected to");
+  const auto by = depart_farewell(to);
+  if (by.link == nullptr) return by;
+  ++counts_.sent;
+  counts_.sent_bytes += bytes;
+  return by;
+}
+
+departure transport_core::depart_farewell(node_id to) {
+  auto* const link = link_to(to);
+  if (link == nullptr) ++counts_.dropped_unreachable;
+  return {link};
+}
+
+// ---- receiving
+
+void transport_core::arrived_undecodable() { ++counts_.dropped_invalid; }
+
+template <class Header>
+bool transport_core::is_current(const Header& h) const {
+  return h.job_token == options_.job_token && h.epoch == options_.epoch;
+}
+
+template <class Header>
+bool transport_core::is_acceptable(const Header& h, std::uint64_t bytes) {
+  if (!is_current(h) || has_failed(h.from_node)) {
+    ++counts_.dropped_stale;
+    return false;
+  }
+  if (const auto [name, bytes_max] = limit_of(h); h.data_bytes > bytes_max) {
+    fail(h.from_node, std::string{"it sent more than "} + name + ", " + std::to_string(bytes_max) +
+                          ": " + name_of(h));
+    return false;
+  }
+  if (h.data_bytes != bytes) {
+    fail(h.from_node,
+         "it announced another size than it sent, " + std::to_string(bytes) + ": " + name_of(h));
+    return false;
+  }
+  return true;
+}
+
+template <class Header>
+bool transport_core::is_fresh(const Header& h, sequence_window::verdict v,
+                              std::uint64_t ahead_max) {
+  switch (v) {
+    case sequence_window::verdict::fresh: return true;
+    case sequence_window::verdict::duplicate: ++counts_.dropped_duplicate; return false;
+    case sequence_window::verdict::too_far:
+      fail(h.from_node, "a message was lost: one of the " + std::to_string(ahead_max) +
+                            " before this one never arrived: " + name_of(h));
+      return false;
+  }
+  return false;
+}
+
+bool transport_core::is_fresh(const tensor_header& h) {
+  return is_fresh(h, windows_[{h.message.from, h.message.to}].take(h.sequence),
+                  sequence_window::window_max);
+}
+
+bool transport_core::is_fresh(const mail_header& h) {
+  const auto& inbox = inboxes_[h.from_node];
+  if (!is_fresh(h, inbox.judge(h.sequence), ordered_inbox::ahead_max)) return false;
+  if (inbox.has_room(h.sequence, h.data_bytes, options_.mail_bytes_max)) return true;
+  fail(h.from_node, "more than mail_bytes_max, " + std::to_string(options_.mail_bytes_max) +
+                        ", waits for earlier mail that never arrived: " + name_of(h));
+  return false;
+}
+
+std::vector<std::string> transport_core::in_order(const mail_header& h, std::string bytes) {
+  return inboxes_[h.from_node].take(h.sequence, std::move(bytes));
+}
+
+template <class Header>
+fate transport_core::arrived(const Header& h, std::uint64_t bytes, void* descriptor) {
+  if (closed_ || !is_acceptable(h, bytes) || !is_fresh(h)) return fate::drop;
+  if (descriptor == nullptr) return fate::deliver;
+  if constexpr (std::is_constructible_v<any_header, const Header&>) {
+    announced_.push_back({h, descriptor});
+    ++counts_.announced;
+    return fate::keep;
+  } else {
+    fail(h.from_node, "it announced " + name_of(h));
+    return fate::drop;
+  }
+}
+
+departure transport_core::arrived(const farewell_header& h) {
+  if (!is_current(h)) {
+    ++counts_.dropped_stale;
+    return {};
+  }
+  if (h.is_answer) {
+    answered_.insert(h.from_node);
+    return {};
+  }
+  const auto answer = depart_farewell(h.from_node);
+  end(h.from_node, peer_event::left, name_of(h.from_node) + " has left the job");
+  return answer;
+}
+
+std::optional<fetch_order> transport_core::next_fetch() {
+  if (announced_.empty()) return std::nullopt;
+  const auto bytes = bytes_of(announced_.front().header);
+  if (counts_.inflight_bytes + bytes > options_.inflight_bytes_max) return std::nullopt;
+  fetch_order next{announced_.front().header, announced_.front().descriptor};
+  announced_.pop_front();
+  --counts_.announced;
+  if (has_failed(sender_of(next.header))) {
+    ++counts_.dropped_stale;
+    next.is_stale = true;
+    return next;
+  }
+  ++fetching_;
+  counts_.inflight_bytes += bytes;
+  counts_.inflight_bytes_peak = std::max(counts_.inflight_bytes_peak, counts_.inflight_bytes);
+  return next;
+}
+
+fate transport_core::fetched(const any_header& any, const std::string& failure) {
+  RRFP_CHECK(fetching_ > 0, "a fetch ends once");
+  --fetching_;
+  counts_.inflight_bytes -= bytes_of(any);
+  const auto from = sender_of(any);
+  if (closed_ || has_failed(from)) return fate::drop;
+  if (failure.empty()) return fate::deliver;
+  fail(from, "fetching " + std::visit([](const auto& h) { return name_of(h); }, any) +
+                 " failed: " + failure);
+  return fate::drop;
+}
+
+template <class Header>
+void transport_core::delivered(const Header& h, delivery how, const std::string& why) {
+  switch (how) {
+    case delivery::done:
+      ++counts_.received;
+      counts_.received_bytes += h.data_bytes;
+      return;
+    case delivery::closed: return;
+    case delivery::damaged:
+      return fail(h.from_node, "the data does not match its checksum: " + name_of(h));
+    case delivery::no_memory:
+      return fail(h.from_node, "this node has no memory left for " + name_of(h));
+    case delivery::not_bound: return fail(h.from_node, "no receiver on this node: " + name_of(h));
+    case delivery::garbled:
+      return fail(h.from_node,
+                  "cannot be understood: " + name_of(h) + (why.empty() ? "" : ": " + why));
+    case delivery::full:
+      return fail(h.from_node,
+                  "its messages are not received, and their buffer is full: " + name_of(h));
+  }
+}
+
+template fate transport_core::arrived(const tensor_header&, std::uint64_t, void*);
+template fate transport_core::arrived(const bytes_header&, std::uint64_t, void*);
+template fate transport_core::arrived(const mail_header&, std::uint64_t, void*);
+template void transport_core::delivered(const mail_header&, delivery, const std::string&);
+template void transport_core::delivered(const tensor_header&, delivery, const std::string&);
+template void transport_core::delivered(const bytes_header&, delivery, const std::string&);
+
+// ---- the end
+
+std::vector<void*> transport_core::close() {
+  closed_ = true;
+  std::vector<void*> descriptors;
+  for (const auto& a : announced_) descriptors.push_back(a.descriptor);
+  counts_.announced = 0;
+  announced_.clear();
+  return descriptors;
+}
+
+bool transport_core::all_answered() const {
+  const auto nodes = connected();
+  return std::all_of(nodes.begin(), nodes.end(), [&](node_id n) { return answered_.contains(n); });
+}
+
+}  // namespace rrfp::actors::ucx

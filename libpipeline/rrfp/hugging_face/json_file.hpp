@@ -1,0 +1,21 @@
+/// Reads the JSON files of a model folder.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <rrfp/base/result.hpp>
+#include <rrfp/io/parse_json.hpp>
+
+namespace rrfp::hugging_face {
+
+/// config.json of a folder; any other path is that of the file itself.
+std::string config_file(const std::string& path);
+
+/// Error: the file cannot be read, or has more than config_bytes_max bytes.
+result<std::string> read_text_file(const std::string& file);
+
+/// `source` names the file in errors. Error: the text is not JSON, or not an object.
+result<nlohmann::ordered_json> parse_object(std::string_view text, const std::string& source);
+
+}  // namespace rrfp::hugging_face

@@ -1,0 +1,56 @@
+#include <rrfp/io/parse_json.hpp>
+
+#include <algorithm>
+
+namespace rrfp {
+
+namespace {
+
+std::size_t line_at(std::string_view text, std::size_t byte) {
+  const auto before = text.substr(0, byte);
+  return 1 + static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n'));
+}
+
+/// The position after a string whose opening quote is before `at`.
+std::size_t after_string(std::string_view text, std::size_t at) {
+  for (; at < text.size() && text[at] != '"'; ++at)
+    if (text[at] == '\\') ++at;
+  return at + 1;
+}
+
+}  // namespace
+
+std::string json_fault::message() const {
+  return byte == 0 ? reason : reason + " at byte " + std::to_string(byte);
+}
+
+std::string json_fault::message_in(const std::string& source) const {
+  return source + (line == 0 ? "" : ":" + std::to_string(line)) + ": " + reason;
+}
+
+std::optional<json_fault> too_deep(std::string_view text, std::size_t depth_max) {
+  std::size_t depth = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const char c = text[at++];
+    if (c == '"') {
+      at = after_string(text, at);
+    } else if (c == ']' || c == '}') {
+      depth -= depth > 0 ? 1 : 0;
+    } else if ((c == '[' || c == '{') && ++depth > depth_max) {
+      return json_fault{"nested deeper than " + std::to_string(depth_max), at, line_at(text, at)};
+    }
+  }
+  return std::nullopt;
+}
+
+json_fault not_json(std::string_view text, const nlohmann::json::exception& why) {
+  const auto* const syntax = dynamic_cast<const nlohmann::json::parse_error*>(&why);
+  if (syntax != nullptr) return {"not JSON", syntax->byte, line_at(text, syntax->byte)};
+  // A number out of range; drop the library's prefix "[json.exception...] ".
+  constexpr std::size_t length_max = 80;
+  const std::string_view what = why.what();
+  const auto words = what.substr(std::min(what.find("] ") + 2, what.size()));
+  return {"not JSON: " + std::string{words.substr(0, length_max)}};
+}
+
+}  // namespace rrfp

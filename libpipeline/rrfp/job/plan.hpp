@@ -1,0 +1,46 @@
+/// Derives the policies, limits and expected times of every stage from a job. The runtime, the
+/// simulator and `rrfp-node check` share this plan, so a simulation describes what runs.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <rrfp/core/policy.hpp>
+#include <rrfp/job/job.hpp>
+#include <rrfp/simulate/simulator.hpp>
+#include <rrfp/simulate/stage_costs.hpp>
+
+namespace rrfp::plan {
+
+struct dispatch_plan {
+  pipeline_shape shape;
+  /// policies->name(): the name in the job.
+  std::shared_ptr<const policy_set> policies;
+  dispatch_rule rule;
+  bool blocking_messages = false;
+  std::uint32_t lookahead = 0;
+  /// Indexed by stage.
+  std::vector<memory_limit> limits;
+  /// Ranks of a stage whose delays may differ; 1: they are always together.
+  std::uint32_t ranks_apart = 1;
+};
+
+/// In in-order mode, a policy without a fixed schedule becomes one: the order that it gives with
+/// the job's expected costs and no disturbance. Errors: those of policy_registry::make() and
+/// check_sequences().
+result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registry& policies);
+
+/// The expected times of a replica of the job ([cost]) with its jitter ([jitter]) and delays
+/// (jitter.delays). Replica r draws its jitter with the seed + r * 2^32. The error describes what
+/// is wrong with the file of delays.
+result<simulate::stage_costs> expected_costs(const job::job& j, replica_id replica = replica_id{0});
+/// The same without jitter and delays.
+simulate::stage_costs nominal_costs(const job::job& j);
+
+/// Converts the plan for the simulator. The result holds no reference to `p`.
+simulate::plan simulation_of(const dispatch_plan& p, std::uint64_t steps);
+/// The same with the bytes that the costs count, if they do.
+simulate::plan simulation_of(const dispatch_plan& p, const simulate::stage_costs& costs,
+                             std::uint64_t steps);
+
+}  // namespace rrfp::plan

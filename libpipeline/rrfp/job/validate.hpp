@@ -1,0 +1,24 @@
+/// Checks across keys: whether the values fit each other, the disk and the policy.
+#pragma once
+
+#include <rrfp/job/job.hpp>
+#include <rrfp/job/provenance.hpp>
+
+namespace rrfp::job {
+
+/// Maximum of microbatches * virtual stages; bounds the time and memory for checking a schedule.
+inline constexpr std::uint64_t tasks_max = std::uint64_t{1} << 22;
+
+/// For messages: the source of the job, or "the job" if a program made it.
+std::string source_of(const job& j);
+
+/// The error names the place of the invalid key. Each value must already be in the range of its
+/// key.
+status validate(const job& j, const provenance& from, const policy_registry& policies, job_use use);
+
+/// The checks of [dispatch].
+status check_dispatch(const job& j, const provenance& from, const policy_registry& policies);
+/// The checks of [cost] and of the sections and keys that modify it.
+status check_costs(const job& j, const provenance& from);
+
+}  // namespace rrfp::job

@@ -1,0 +1,112 @@
+/// Checks of [dispatch]: whether its keys fit each other, the pipeline and the policy.
+#include "validate.hpp"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <rrfp/core/sequence.hpp>
+#include <rrfp/job/closest.hpp>
+#include <rrfp/job/value.hpp>
+
+namespace rrfp::job {
+
+namespace {
+
+status check_messages(const job& j, const provenance& from) {
+  const auto& d = j.dispatch;
+  if (d.messages == messages_kind::asynchronous) return success();
+  if (d.mode != dispatch_mode::in_order)
+    return from.blame("dispatch.messages",
+                      "\"blocking\" expects dispatch.mode = \"in-order\", got " +
+                          in_quotes(name(d.mode)) + from.note("dispatch.mode"));
+  if (d.lookahead != 0)
+    return from.blame(
+        "dispatch.lookahead",
+        "expected 0 with dispatch.messages = \"blocking\", got " + std::to_string(d.lookahead));
+  return success();
+}
+
+/// Does not check byte limits: the bytes of a microbatch are known only during the run.
+status check_sequence_limits(const job& j, const std::vector<sequence>& sequences,
+                             const provenance& from) {
+  const auto shape = effective_shape(j);
+  for (std::uint32_t s = 0; s < shape.stages; ++s) {
+    const auto limit = effective_limit(j, stage_id{s});
+    const auto slots = check_slots(shape, stage_id{s}, sequences[s],
+                                   {.slots = limit.slots, .activations = limit.activations});
+    if (!slots) return from.blame("dispatch.slots", slots.message(), "dispatch.mode");
+  }
+  return success();
+}
+
+/// With another limit, the paper's back-pressure could deadlock.
+status check_run_ahead(const job& j, const provenance& from) {
+  const auto& d = j.dispatch;
+  if (d.run_ahead == 0) return success();
+  const auto refused = [&](const std::string& with) {
+    return from.blame("dispatch.run_ahead",
+                      "expected 0 " + with + ", got " + std::to_string(d.run_ahead));
+  };
+  if (d.mode == dispatch_mode::in_order) return refused("in mode in-order");
+  for (const auto& [key, is_set] : {std::pair{"dispatch.slots", d.slots.value_or(0) != 0},
+                                    {"dispatch.slot_bytes", d.slot_bytes != 0},
+                                    {"dispatch.early_forwards", d.early_forwards != 0}})
+    if (is_set) return refused("with " + std::string{key});
+  return success();
+}
+
+status check_slot_unit(const job& j, const provenance& from) {
+  if (j.dispatch.slot_unit == slot_unit_kind::microbatch || j.dispatch.slot_bytes == 0)
+    return success();
+  return from.blame("dispatch.slot_bytes", "expected 0 with dispatch.slot_unit = \"chunk\", got " +
+                                               std::to_string(j.dispatch.slot_bytes));
+}
+
+status check_early_forwards(const job& j, const provenance& from) {
+  const auto number = j.dispatch.early_forwards;
+  if (number == 0) return success();
+  if (j.dispatch.mode == dispatch_mode::in_order)
+    return from.blame("dispatch.early_forwards",
+                      "expected 0 in mode in-order, got " + std::to_string(number));
+  if (j.dispatch.slot_unit == slot_unit_kind::chunk)
+    return from.blame(
+        "dispatch.early_forwards",
+        "expected 0 with dispatch.slot_unit = \"chunk\", got " + std::to_string(number));
+  return success();
+}
+
+std::string describe_unknown(const std::string& policy, std::span<const std::string_view> known) {
+  std::string text = "expected one of ";
+  for (const auto name : known) text += std::string{name} + ", ";
+  text += "table:FILE.csv, lib:FILE.so, got " + in_quotes(policy);
+  const auto near = policy == "1f1b" || policy == "1F1B" ? "one_f_one_b" : closest(policy, known);
+  return near ? text + ", did you mean " + std::string{*near} + "?" : text;
+}
+
+status check_policy(const job& j, const provenance& from, const policy_registry& registry) {
+  const auto& policy = j.dispatch.policy;
+  std::vector<std::string_view> known;
+  for (const auto& p : registry.known()) known.push_back(p.name);
+  const bool is_file = policy.starts_with("table:") || policy.starts_with("lib:");
+  if (!is_file && std::find(known.begin(), known.end(), policy) == known.end())
+    return from.blame("dispatch.policy", describe_unknown(policy, known));
+  const auto policies = registry.make(policy, effective_shape(j));
+  if (!policies) return from.blame("dispatch.policy", policies.message());
+  const auto* sequences = (*policies)->sequences();
+  if (auto early = check_early_forwards(j, from); !early) return early;
+  if (sequences == nullptr || j.dispatch.mode == dispatch_mode::ready) return success();
+  return check_sequence_limits(j, *sequences, from);
+}
+
+}  // namespace
+
+status check_dispatch(const job& j, const provenance& from, const policy_registry& policies) {
+  for (const auto holds : {check_messages, check_run_ahead, check_slot_unit})
+    if (auto held = holds(j, from); !held) return held;
+  return check_policy(j, from, policies);
+}
+
+}  // namespace rrfp::job
