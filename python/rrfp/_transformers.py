@@ -116,6 +116,7 @@ class TransformerPart(torch.nn.Module):
         travels = {"attention_mask": attention_mask, "position_ids": position_ids}
         kwargs = {name: value for name, value in travels.items() if value is not None}
         if self.is_first:
+            _drop_hooks_for_gradients(self.model.get_submodule(self.anatomy.embedding))
             kwargs["input_ids"] = hidden
         else:
             # Gives the model the shape; what it computes from it before its layers is not used.
@@ -181,10 +182,10 @@ def from_transformers(model, stages, costs=None):
     return parts
 
 
-def from_pretrained(name, stages, costs=None):
+def from_pretrained(name, stages, costs=None, dtype=torch.float32):
     """The same for a model in a folder, or on the hub, of which each process loads its own parts alone.
 
-    The parts have no weights until part.load() reads them, in float32, by the loader of transformers:
+    The parts have no weights until part.load() reads them, as `dtype`, by the loader of transformers:
         parts = rrfp.from_pretrained("model", stages=4)
         pipe = rrfp.Pipeline(parts[rank].load(), ...)  # or [part.load() for part in parts]
 
@@ -196,7 +197,7 @@ def from_pretrained(name, stages, costs=None):
         raise FileNotFoundError(f"{name}: expected a folder with config.json")
     config = transformers.AutoConfig.from_pretrained(name)
     with _parameters_without_memory():
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
     _check_is_causal(model)
     with _refusals_of(model), _as_it_was(model):
         anatomy = _probe(model, _few_ids(model))
@@ -392,6 +393,14 @@ def _own_copy(model, name):
     model._modules[top] = _copy(model.get_submodule(top), *shared)
 
 
+def _drop_hooks_for_gradients(embedding):
+    """Those of gradient_checkpointing_enable() make the output of a frozen embedding a leaf that nothing trains. Only
+    reentrant checkpoints need them, which parts do not have."""
+    for key, hook in list(embedding._forward_hooks.items()):
+        if getattr(hook, "__name__", "").startswith("make_inputs_require_grad"):
+            del embedding._forward_hooks[key]
+
+
 def _leave_out(model, anatomy, first, end):
     """Puts stand-ins for the layers and the other modules that do not belong to the part."""
     layers = model.get_submodule(anatomy.layers)
@@ -569,7 +578,7 @@ def _load_part(model, folder, part):
     Loaded.__name__, Loaded.__qualname__, Loaded.__module__ = whole.__name__, whole.__qualname__, whole.__module__
     with _quiet_loader():
         loaded, info = Loaded.from_pretrained(
-            folder, config=copy.deepcopy(model.config), dtype=torch.float32, output_loading_info=True,
+            folder, config=copy.deepcopy(model.config), dtype=model.dtype, output_loading_info=True,
             ignore_mismatched_sizes=True,
         )
     for name, *shapes in info["mismatched_keys"]:
