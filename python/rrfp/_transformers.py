@@ -10,6 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import inspect
 import os
 import re
 import statistics
@@ -86,7 +87,8 @@ class TransformerPart(torch.nn.Module):
     """Layers [first, end) of a causal language model: the model itself without the other layers.
 
     The first part takes token ids, the others the hidden state; the last one returns the logits. What the
-    first part gets beside the ids (attention_mask, position_ids) travels along.
+    first part gets beside the ids (attention_mask, position_ids) travels along. A model with towers takes
+    `inputs` for them in its first part, such as pixel_values; then the masks and positions that it makes travel.
     """
 
     def __init__(self, model, anatomy, first, end, load=None):
@@ -107,14 +109,35 @@ class TransformerPart(torch.nn.Module):
                 _own_copy(self.model, f"{self.anatomy.head}.weight")
             self.tied_parameter = f"model.{self.anatomy.head if self.is_last else self.anatomy.embedding}.weight"
         _leave_out(self.model, self.anatomy, self.first, self.end)
+        self._sees, self._made = False, None  # whether towers have inputs; what the decoder gets because of them
+        if _has_towers(self.model):
+            decoder = self.model.get_submodule(_path(self.anatomy.layers)[-1])
+            decoder.forward = functools.partial(self._decode, decoder.forward)
 
-    def forward(self, hidden, attention_mask=None, position_ids=None):
+    def _decode(self, forward, *args, **kwargs):
+        """The forward of the module with the layers. What it gets in the first part it gets in the others, too."""
+        if self._sees:
+            self._made = {name: kwargs.get(name) for name in ("attention_mask", "position_ids")}
+            for name in kwargs.keys() - self._made.keys() - {"inputs_embeds", "cache_position"}:
+                if any(isinstance(value, torch.Tensor) for value in tree_leaves(kwargs[name])):
+                    raise TypeError(_refusal(self.model, f"for images its layers get '{name}' beside the hidden state"))
+        elif self._made is not None:
+            kwargs.update(self._made)
+        return forward(*args, **kwargs)
+
+    def forward(self, hidden, attention_mask=None, position_ids=None, made=None, **inputs):
         config = self.model.config.get_text_config(decoder=True)
         if getattr(config, "output_router_logits", False):
             raise TypeError(_refusal(self.model, _ROUTER_LOSS))
+        inputs = {name: value for name, value in inputs.items() if value is not None and self.is_first}
+        known = inspect.signature(type(_without_adapters(self.model)).forward).parameters if inputs else ()
+        for name in inputs:
+            if name not in known or not _has_towers(self.model):
+                raise TypeError(f"{self.model.config.model_type}: it takes no argument '{name}'")
+        self._sees, self._made = bool(inputs), made
         layers = self.model.get_submodule(self.anatomy.layers)
         travels = {"attention_mask": attention_mask, "position_ids": position_ids}
-        kwargs = {name: value for name, value in travels.items() if value is not None}
+        kwargs = {name: value for name, value in (travels | inputs).items() if value is not None}
         if self.is_first:
             _drop_hooks_for_gradients(self.model.get_submodule(self.anatomy.embedding))
             kwargs["input_ids"] = hidden
@@ -131,9 +154,12 @@ class TransformerPart(torch.nn.Module):
         for layer in layers:
             if isinstance(layer, AbsentLayer):
                 layer.arrived = layer.passed = None
-        if self.is_last or not travels.keys() & kwargs.keys():
+        if self.is_last:
             return result
-        return result, attention_mask, position_ids
+        made, self._made = self._made, None
+        if made is not None:
+            return result, None, None, made
+        return (result, attention_mask, position_ids) if travels.keys() & kwargs.keys() else result
 
     def load(self):
         """Reads the weights of this part, if it is of from_pretrained(). Returns the part."""
@@ -196,8 +222,12 @@ def from_pretrained(name, stages, costs=None, dtype=torch.float32):
     if os.path.isabs(name) and not os.path.isfile(os.path.join(name, "config.json")):
         raise FileNotFoundError(f"{name}: expected a folder with config.json")
     config = transformers.AutoConfig.from_pretrained(name)
+    is_text = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    if config.is_encoder_decoder and not is_text:
+        raise TypeError(f"from_pretrained: {config.model_type} cannot be cut: {_ENCODER_DECODER}")
+    kind = transformers.AutoModelForCausalLM if is_text else transformers.AutoModelForImageTextToText
     with _parameters_without_memory():
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = kind.from_config(config, dtype=dtype)
     _check_is_causal(model)
     with _refusals_of(model), _as_it_was(model):
         anatomy = _probe(model, _few_ids(model))
@@ -232,6 +262,7 @@ def measure_layers(model, ids, repetitions=5):
     return [statistics.median(times) for times in zip(*runs[1:])]
 
 
+_ENCODER_DECODER = "it is an encoder-decoder, whose decoder needs the encoder's output in every layer"
 _ROUTER_LOSS = "it adds a router loss (config.output_router_logits), for which its last layer needs those of all parts"
 
 
@@ -263,10 +294,21 @@ def _balanced(costs, parts):
     return list(best(len(costs), parts)[1])
 
 
+def _has_towers(model):
+    return model.config.get_text_config(decoder=True) is not model.config
+
+
+def _without_adapters(model):
+    """The model in one of peft."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def _check_is_causal(model):
     outputs = getattr(model, "get_output_embeddings", None)
     if outputs is None or outputs() is None:
         raise TypeError(f"from_transformers: expected a causal language model, got {type(model).__name__}")
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise TypeError(_refusal(model, _ENCODER_DECODER))
 
 
 def _refusal(model, why):
