@@ -21,6 +21,7 @@ Under torchrun each process is a stage and loads the weights of its own part alo
 import argparse
 import bisect
 import contextlib
+import functools
 import importlib
 import json
 import math
@@ -65,7 +66,7 @@ def arguments():
     option("warmup", 0, "steps until the learning rate is --lr")
     option("lora", 0, "rank of adapters of peft, which are trained alone; 0: the whole model is trained")
     option("targets", None, "modules with adapters, by commas, or all-linear; peft has a list for each family", str)
-    option("dtype", "float32", "of the weights, such as bfloat16")
+    option("dtype", "float32", "of the weights, such as bfloat16; adapters are float32")
     option("held-out", 0.1, "share of the chats for evaluation")
     option("every", 20, "steps between two evaluations, and between two checkpoints")
     option("seed", 1, "of the order of the rows, dropout and new adapters")
@@ -77,9 +78,6 @@ def arguments():
     return parser.parse_args()
 
 
-# ---- chats
-
-
 def tokens_of(chat, tokenizer, length):
     """Token ids, and as labels those that the assistant speaks."""
     messages = chat["messages"]
@@ -87,12 +85,12 @@ def tokens_of(chat, tokenizer, length):
         found = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
         ids, spoken = found["input_ids"], found["assistant_masks"]
     else:
-        text_of = lambda end, prompt: tokenizer.apply_chat_template(messages[:end], tokenize=False, add_generation_prompt=prompt)
-        text = text_of(len(messages), False)
+        render = functools.partial(tokenizer.apply_chat_template, tokenize=False)
+        text = render(messages)
         learned = [False] * len(text)
         for i, message in enumerate(messages):
             if message["role"] == "assistant":
-                before, after = text_of(i, True), text_of(i + 1, False)
+                before, after = render(messages[:i], add_generation_prompt=True), render(messages[: i + 1])
                 if not (text.startswith(after) and after.startswith(before)):
                     raise ValueError("the chat template writes earlier messages anew: it needs {% generation %} markers")
                 learned[len(before) : len(after)] = [True] * (len(after) - len(before))
@@ -155,9 +153,6 @@ def loss_sum(logits, targets):
     return torch.nn.functional.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
-# ---- the model
-
-
 def load(given):
     """All parts, of which those of this process have weights."""
     dtype = getattr(torch, given.dtype)
@@ -184,6 +179,8 @@ def add_adapters(parts, given):
             sys.exit(f"--targets: nothing to train in layers {part.first} to {part.end - 1}: {e}")
         for name, p in part.named_parameters():
             p.requires_grad_("lora_" in name)
+            if "lora_" in name:  # Small steps would be lost in bfloat16.
+                p.data = p.data.float()
             if "lora_A" in name:  # random numbers that depend neither on the cut nor on the other processes
                 generator = torch.Generator().manual_seed(given.seed + zlib.crc32(name.encode()))
                 torch.nn.init.kaiming_uniform_(p, math.sqrt(5), generator=generator)
@@ -199,7 +196,7 @@ def weights_of(part, names):
         whole = part.name_of_parameter(f"{owner}.{leaf}" if is_adapted else name)
         if whole in names:
             delta = part.get_submodule(owner).get_delta_weight("default") if is_adapted and leaf == "weight" else None
-            weights[whole] = (p if delta is None else p + delta).detach().contiguous()
+            weights[whole] = (p if delta is None else (p + delta).to(p.dtype)).detach().contiguous()
     return weights
 
 
@@ -208,17 +205,14 @@ def save(out, best, parts, names, given, tokenizer, adapters):
     folder = out / "best.new"
     folder.mkdir(parents=True, exist_ok=True)
     if adapters and not given.merge:
-        own = {
-            f"base_model.model.{part.name_of_parameter(name)}".replace(".default.", "."): p.detach()
-            for part in parts.values()
-            for name, p in part.named_parameters()
-            if "lora_" in name
-        }
+        name_of = lambda part, name: f"base_model.model.{part.name_of_parameter(name)}".replace(".default.", ".")
+        own = {name_of(part, n): p.detach() for part in parts.values() for n, p in part.named_parameters() if "lora_" in n}
         of_all = [own] * WORLD
         if WORLD > 1:
             dist.all_gather_object(of_all, own)
         if RANK == 0:
-            save_file({k: v for each in of_all for k, v in each.items()}, folder / "adapter_model.safetensors", {"format": "pt"})
+            whole = {name: value for own in of_all for name, value in own.items()}
+            save_file(whole, folder / "adapter_model.safetensors", {"format": "pt"})
             adapters.save_pretrained(folder)
     else:
         file_of = lambda index: f"model-{index + 1:05}-of-{len(names):05}.safetensors"
@@ -235,9 +229,6 @@ def save(out, best, parts, names, given, tokenizer, adapters):
         (folder / "best.json").write_text(json.dumps(best))
         shutil.rmtree(out / "best", ignore_errors=True)
         folder.rename(out / "best")
-
-
-# ---- training
 
 
 def summary_writer(folder):

@@ -87,8 +87,7 @@ class TransformerPart(torch.nn.Module):
     """Layers [first, end) of a causal language model: the model itself without the other layers.
 
     The first part takes token ids, the others the hidden state; the last one returns the logits. What the
-    first part gets beside the ids (attention_mask, position_ids) travels along. A model with towers takes
-    `inputs` for them in its first part, such as pixel_values; then the masks and positions that it makes travel.
+    first part gets beside the ids (attention_mask, position_ids) travels along.
     """
 
     def __init__(self, model, anatomy, first, end, load=None):
@@ -109,32 +108,14 @@ class TransformerPart(torch.nn.Module):
                 _own_copy(self.model, f"{self.anatomy.head}.weight")
             self.tied_parameter = f"model.{self.anatomy.head if self.is_last else self.anatomy.embedding}.weight"
         _leave_out(self.model, self.anatomy, self.first, self.end)
-        self._sees, self._made = False, None  # whether towers have inputs; what the decoder gets because of them
-        if _has_towers(self.model):
-            decoder = self.model.get_submodule(_path(self.anatomy.layers)[-1])
-            decoder.forward = functools.partial(self._decode, decoder.forward)
 
-    def _decode(self, forward, *args, **kwargs):
-        """The forward of the module with the layers. What it gets in the first part it gets in the others, too."""
-        if self._sees:
-            self._made = {name: kwargs.get(name) for name in ("attention_mask", "position_ids")}
-            for name in kwargs.keys() - self._made.keys() - {"inputs_embeds", "cache_position"}:
-                if any(isinstance(value, torch.Tensor) for value in tree_leaves(kwargs[name])):
-                    raise TypeError(_refusal(self.model, f"for images its layers get '{name}' beside the hidden state"))
-        elif self._made is not None:
-            kwargs.update(self._made)
-        return forward(*args, **kwargs)
+    def forward(self, hidden, attention_mask=None, position_ids=None):
+        return self._run(hidden, attention_mask, position_ids, {})
 
-    def forward(self, hidden, attention_mask=None, position_ids=None, made=None, **inputs):
+    def _run(self, hidden, attention_mask, position_ids, inputs):
         config = self.model.config.get_text_config(decoder=True)
         if getattr(config, "output_router_logits", False):
             raise TypeError(_refusal(self.model, _ROUTER_LOSS))
-        inputs = {name: value for name, value in inputs.items() if value is not None and self.is_first}
-        known = inspect.signature(type(_without_adapters(self.model)).forward).parameters if inputs else ()
-        for name in inputs:
-            if name not in known or not _has_towers(self.model):
-                raise TypeError(f"{self.model.config.model_type}: it takes no argument '{name}'")
-        self._sees, self._made = bool(inputs), made
         layers = self.model.get_submodule(self.anatomy.layers)
         travels = {"attention_mask": attention_mask, "position_ids": position_ids}
         kwargs = {name: value for name, value in (travels | inputs).items() if value is not None}
@@ -154,12 +135,9 @@ class TransformerPart(torch.nn.Module):
         for layer in layers:
             if isinstance(layer, AbsentLayer):
                 layer.arrived = layer.passed = None
-        if self.is_last:
+        if self.is_last or not travels.keys() & kwargs.keys():
             return result
-        made, self._made = self._made, None
-        if made is not None:
-            return result, None, None, made
-        return (result, attention_mask, position_ids) if travels.keys() & kwargs.keys() else result
+        return result, attention_mask, position_ids
 
     def load(self):
         """Reads the weights of this part, if it is of from_pretrained(). Returns the part."""
@@ -171,6 +149,43 @@ class TransformerPart(torch.nn.Module):
     def name_of_parameter(self, name):
         """The name in the whole model."""
         return self._tied if name == self.tied_parameter else name.removeprefix("model.")
+
+
+class TowerPart(TransformerPart):
+    """The same of a model with towers, for which the first part takes `inputs`, such as pixel_values.
+
+    The masks and positions that the model makes of them travel to the other parts.
+    """
+
+    _has_inputs = False
+    _made = None  # of the inputs, for the decoder: the module with the layers
+
+    def _hold(self, model):
+        super()._hold(model)
+        decoder = self.model.get_submodule(_path(self.anatomy.layers)[-1])
+        decoder.forward = functools.partial(self._decode, decoder.forward)
+
+    def forward(self, hidden, attention_mask=None, position_ids=None, made=None, **inputs):
+        inputs = {name: value for name, value in inputs.items() if value is not None and self.is_first}
+        known = inspect.signature(type(_without_adapters(self.model)).forward).parameters if inputs else ()
+        for name in inputs.keys() - known:
+            raise TypeError(f"{self.model.config.model_type}: it takes no argument '{name}'")
+        self._has_inputs, self._made = bool(inputs), made
+        result = self._run(hidden, attention_mask, position_ids, inputs)
+        made, self._made = self._made, None
+        if self.is_last or made is None:
+            return result
+        return result[0] if isinstance(result, tuple) else result, None, None, made
+
+    def _decode(self, forward, *args, **kwargs):
+        if self._has_inputs:
+            self._made = {name: kwargs.get(name) for name in ("attention_mask", "position_ids")}
+            for name in kwargs.keys() - self._made.keys() - {"inputs_embeds", "cache_position"}:
+                if any(isinstance(value, torch.Tensor) for value in tree_leaves(kwargs[name])):
+                    raise TypeError(_refusal(self.model, f"for images its layers get '{name}' beside the hidden state"))
+        elif self._made is not None:
+            kwargs.update(self._made)
+        return forward(*args, **kwargs)
 
 
 def from_transformers(model, stages, costs=None):
@@ -275,7 +290,8 @@ def _cut(model, anatomy, stages, costs, load=None):
         if len(costs) != layers + 1:
             raise ValueError(f"costs: expected {layers + 1}, one per layer and one for the rest, got {len(costs)}")
         cuts = _balanced([*costs[:-2], costs[-2] + costs[-1]], stages)
-    return [TransformerPart(model, anatomy, *cuts[i : i + 2], load) for i in range(stages)]
+    kind = TransformerPart if model.config.get_text_config(decoder=True) is model.config else TowerPart
+    return [kind(model, anatomy, *cuts[i : i + 2], load) for i in range(stages)]
 
 
 def _balanced(costs, parts):
@@ -292,10 +308,6 @@ def _balanced(costs, parts):
         )
 
     return list(best(len(costs), parts)[1])
-
-
-def _has_towers(model):
-    return model.config.get_text_config(decoder=True) is not model.config
 
 
 def _without_adapters(model):

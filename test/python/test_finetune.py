@@ -177,7 +177,7 @@ def test_an_interrupted_run_goes_on_in_the_middle_of_an_epoch_with_the_same_bits
         time.sleep(0.01)
     running.kill()
     running.wait()
-    rows = run(program, folder, "interrupted", "--steps=22", "--every=5")
+    rows = run_processes(folder, "interrupted", "--steps=22", "--every=5")
     assert 0 < len(rows) < 22
     assert rows == whole[-len(rows) :]
     assert same_weights(folder / "interrupted/best", model_of(folder / "uninterrupted/best").state_dict())
@@ -202,6 +202,20 @@ def test_adapters_are_trained_on_packed_chats_and_loaded_by_peft(folder, program
     assert run(program, folder, "merged", *LORA, "--merge", "--checkpointing") == rows
     assert same_weights(folder / "merged/best", expected.merge_and_unload().state_dict())
     assert transformers.AutoTokenizer.from_pretrained(folder / "merged/best").chat_template == MARKED
+
+
+def test_adapters_of_a_model_in_bfloat16(folder, program):
+    peft = pytest.importorskip("peft")
+    rows = run(program, folder, "half", *LORA, "--dtype=bfloat16", "--targets=all-linear")
+    assert float(rows[-1][2]) < float(rows[0][1]) - 0.1
+    assert run(program, folder, "half merged", *LORA, "--dtype=bfloat16", "--targets=all-linear", "--merge") == rows
+    base = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.bfloat16)
+    model = peft.PeftModel.from_pretrained(base, folder / "half/best")
+    adapters = [p for name, p in model.named_parameters() if "lora_" in name]
+    assert len(adapters) == 2 * 7 * 4 and all(p.dtype == torch.float32 for p in adapters)
+    merged = transformers.AutoModelForCausalLM.from_pretrained(folder / "half merged/best")
+    assert merged.dtype == torch.bfloat16
+    assert all(map(torch.equal, merged.state_dict().values(), model.merge_and_unload().state_dict().values()))
 
 
 def test_modules_that_are_not_there_are_an_error(folder, program):
