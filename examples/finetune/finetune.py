@@ -21,6 +21,7 @@ Under torchrun each process is a stage and loads the weights of its own part alo
 import argparse
 import bisect
 import contextlib
+import copy
 import functools
 import importlib
 import json
@@ -173,8 +174,9 @@ def add_adapters(parts, given):
     targets = given.targets if given.targets in (None, "all-linear") else given.targets.split(",")
     config = peft.LoraConfig(r=given.lora, lora_alpha=2 * given.lora, target_modules=targets, task_type="CAUSAL_LM")
     for part in parts:
+        own = copy.copy(config)  # peft puts the names in the part into it
         try:
-            peft.inject_adapter_in_model(config, part.model)
+            peft.inject_adapter_in_model(own, part.model)
         except ValueError as e:
             sys.exit(f"--targets: nothing to train in layers {part.first} to {part.end - 1}: {e}")
         for name, p in part.named_parameters():
@@ -185,6 +187,7 @@ def add_adapters(parts, given):
                 generator = torch.Generator().manual_seed(given.seed + zlib.crc32(name.encode()))
                 torch.nn.init.kaiming_uniform_(p, math.sqrt(5), generator=generator)
     config.base_model_name_or_path = given.model
+    config.target_modules = targets or own.target_modules
     return config
 
 
