@@ -1,173 +1,326 @@
 """Fine-tunes a causal language model of transformers on chats, in a pipeline.
 
-    python finetune.py MODEL CHATS.jsonl OUT [--stages 4] [--steps 100] ...
-    torchrun --standalone --nproc-per-node 4 finetune.py MODEL CHATS.jsonl OUT ...
+    python finetune.py MODEL CHATS OUT [--stages 4] [--epochs 3] [--lora 16] [--pack] ...
+    torchrun --standalone --nproc-per-node 4 finetune.py MODEL CHATS OUT ...
 
-MODEL is a folder with a model and its tokenizer (or a name on the hub), OUT the folder for the result in the
-same format. A line of CHATS.jsonl is {"messages": [{"role": "user", "content": "..."}, ...]}; the loss counts
-the tokens of the assistant. A tenth of the chats is held out for evaluation. Under torchrun each process is a
-stage and loads the weights of its own part alone. With --set checkpoint.dir=DIR an interrupted run resumes.
+MODEL is a folder with a model and its tokenizer (or a name on the hub). CHATS is a JSONL file whose lines are
+{"messages": [{"role": "user", "content": "..."}, ...]}, or what datasets.load_dataset() takes. The loss counts the
+tokens of the assistant: those between {% generation %} and {% endgeneration %} in the chat template. Where it has no such
+markers, they are what it adds for a message of the assistant after the generation prompt. A tokenizer without a template
+gets a plain one.
+
+OUT gets all results:
+    best/        the model with the lowest held-out loss, in the format of transformers; with --lora the adapter, in
+                 that of peft, or the model with the adapter merged in (--merge)
+    checkpoint/  from which the same command goes on after an interruption, with the same rows and the same bits
+    logs/        for TensorBoard, if torch.utils.tensorboard or tensorboardX is installed
+
+Under torchrun each process is a stage and loads the weights of its own part alone; all processes see the same OUT.
 """
 
 import argparse
+import bisect
+import contextlib
+import copy
+import functools
+import importlib
 import json
+import math
 import os
 import pathlib
+import re
+import shutil
 import sys
+import zlib
 
 import rrfp
 import torch
+import torch.distributed as dist
 import transformers
 from safetensors.torch import save_file
 
 IGNORED = -100
+MARKERS = re.compile(r"\{%-?\s*generation\s*-?%\}")
+PLAIN = """{% for m in messages %}{{ m.role }}: {% if m.role == "assistant" %}{% generation %}{{ m.content }}{{ eos_token }}
+{% endgeneration %}{% else %}{{ m.content }}
+{% endif %}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
+WORLD, RANK = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("chats", type=pathlib.Path)
+    parser.add_argument("chats")
     parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--stages", type=int, default=2, help="without torchrun: number of stages")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--batch", type=int, default=16, help="chats in a step")
-    parser.add_argument("--microbatches", type=int, default=8)
-    parser.add_argument("--length", type=int, default=128, help="tokens of a chat; longer ones are cut")
-    parser.add_argument("--lr", type=float, default=1e-4)
-    parser.add_argument("--eval-every", type=int, default=20)
+
+    def option(name, default, help, kind=None):
+        parser.add_argument(f"--{name}", type=kind or type(default), default=default, help=f"{help} [%(default)s]")
+
+    option("stages", 2, "without torchrun: number of stages")
+    option("epochs", 3.0, "passes over the rows")
+    option("steps", None, "instead of --epochs", int)
+    option("batch", 16, "rows in a step")
+    option("microbatches", 8, "into which a batch is cut")
+    option("length", 1024, "tokens of a row; longer chats are cut")
+    option("lr", 1e-4, "highest learning rate of AdamW")
+    option("weight-decay", 0.0, "of AdamW")
+    option("warmup", 0, "steps until the learning rate is --lr")
+    option("lora", 0, "rank of adapters of peft, which are trained alone; 0: the whole model is trained")
+    option("targets", None, "modules with adapters, by commas, or all-linear; peft has a list for each family", str)
+    option("dtype", "float32", "of the weights, such as bfloat16; adapters are float32")
+    option("held-out", 0.1, "share of the chats for evaluation")
+    option("every", 20, "steps between two evaluations, and between two checkpoints")
+    option("seed", 1, "of the order of the rows, dropout and new adapters")
+    parser.add_argument("--schedule", choices=["linear", "cosine"], default="linear", help="of the learning rate")
+    parser.add_argument("--pack", action="store_true", help="several chats in a row, which do not see each other")
+    parser.add_argument("--merge", action="store_true", help="save the whole model instead of the adapter")
+    parser.add_argument("--checkpointing", action="store_true", help="compute the activations of layers anew in backward")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the job reference")
-    parser.add_argument("--tensorboard", type=pathlib.Path, help="folder for TensorBoard")
     return parser.parse_args()
 
 
-def pieces_of(messages, tokenizer):
-    """Pairs of a text and whether the model shall learn it, by the tokenizer's chat template if it has one.
-
-    The assistant's texts end as the template ends them, or with the end token, so the model learns to stop.
-    """
-    if tokenizer.chat_template is None:
-        for message in messages:
-            yield f"{message['role']}: ", False
-            is_spoken = message["role"] == "assistant"
-            yield message["content"] + (tokenizer.eos_token or "" if is_spoken else "") + "\n", is_spoken
-        return
-    done = ""
-    for i, message in enumerate(messages, 1):
-        is_spoken = message["role"] == "assistant"
-        prompts = [(messages[: i - 1], True, False)] if is_spoken else []
-        for part, prompt, learns in [*prompts, (messages[:i], False, is_spoken)]:
-            text = tokenizer.apply_chat_template(part, tokenize=False, add_generation_prompt=prompt)
-            if not text.startswith(done):
-                raise ValueError("the chat template writes earlier messages anew")
-            yield text[len(done) :], learns
-            done = text
-
-
 def tokens_of(chat, tokenizer, length):
-    """Token ids, and the targets: the next token where the assistant speaks."""
-    ids, spoken = [], []
-    for text, is_spoken in pieces_of(chat["messages"], tokenizer):
-        new = tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
-        ids += new
-        spoken += [is_spoken] * len(new)
-    ids, spoken = ids[: length + 1], spoken[: length + 1]
-    pad = length + 1 - len(ids)
-    targets = [i if s else IGNORED for i, s in zip(ids, spoken)] + [IGNORED] * pad
-    return (ids + [0] * pad)[:-1], targets[1:]
+    """Token ids, and as labels those that the assistant speaks."""
+    messages = chat["messages"]
+    if MARKERS.search(tokenizer.chat_template):
+        found = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+        ids, spoken = found["input_ids"], found["assistant_masks"]
+    else:
+        render = functools.partial(tokenizer.apply_chat_template, tokenize=False)
+        text = render(messages)
+        learned = [False] * len(text)
+        for i, message in enumerate(messages):
+            if message["role"] == "assistant":
+                before, after = render(messages[:i], add_generation_prompt=True), render(messages[: i + 1])
+                if not (text.startswith(after) and after.startswith(before)):
+                    raise ValueError("the chat template writes earlier messages anew: it needs {% generation %} markers")
+                learned[len(before) : len(after)] = [True] * (len(after) - len(before))
+        found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids, spoken = found["input_ids"], [end > at and learned[at] for at, end in found["offset_mapping"]]
+    return ids[:length], [i if s else IGNORED for i, s in zip(ids, spoken)][:length]
 
 
-def read_chats(file, tokenizer, length):
+def read_chats(source, tokenizer, length):
+    """Tokens and labels of all chats with an answer."""
+    if pathlib.Path(source).is_file():
+        rows = pathlib.Path(source).read_text().splitlines()
+    else:
+        import datasets
+
+        rows = datasets.load_dataset(source, split="train")
     chats = []
-    for number, line in enumerate(file.read_text().splitlines(), 1):
+    for number, row in enumerate(rows, 1):
         try:
-            chats.append(tokens_of(json.loads(line), tokenizer, length))
+            chats.append(tokens_of(json.loads(row) if isinstance(row, str) else row, tokenizer, length))
         except (ValueError, KeyError, TypeError) as e:
-            sys.exit(f"{file}:{number}: expected {{\"messages\": [...]}}, got {type(e).__name__}: {e}")
-    if len(chats) < 10:
-        sys.exit(f"{file}: expected at least 10 chats, got {len(chats)}")
-    ids, targets = (torch.tensor(values) for values in zip(*chats))
-    return ids, targets
+            sys.exit(f'{source}:{number}: expected {{"messages": [...]}}, got {type(e).__name__}: {e}')
+    chats = [(ids, labels) for ids, labels in chats if any(label != IGNORED for label in labels[1:])]
+    if len(chats) < 2:
+        sys.exit(f"{source}: expected at least 2 chats with an answer within {length} tokens, got {len(chats)}")
+    return chats
+
+
+def packed(chats, length):
+    """Rows of chats that fit into `length` tokens, each chat where it leaves the least."""
+    rows, left = [], []  # left: (tokens, row), sorted
+    for chat in sorted(chats, key=lambda chat: -len(chat[0])):
+        at = bisect.bisect_left(left, (len(chat[0]), 0))
+        if at == len(left):
+            rows.append([])
+        tokens, row = left.pop(at) if at < len(left) else (length, len(rows) - 1)
+        rows[row].append(chat)
+        bisect.insort(left, (tokens - len(chat[0]), row))
+    return rows
+
+
+def tensors_of(rows):
+    """Ids, positions and targets (the next token), padded at the right; each chat begins at position 0.
+
+    By the positions transformers finds the chats of a row, and its masks keep them apart; padding is one more chat.
+    """
+    width = max(sum(len(ids) for ids, _ in row) for row in rows)
+    columns = []
+    for row in rows:
+        pad = width - sum(len(ids) for ids, _ in row)
+        row = [*row, ([0] * pad, [IGNORED] * pad)] if pad else row
+        ids = [i for ids, _ in row for i in ids]
+        positions = [at for ids, _ in row for at in range(len(ids))]
+        columns.append((ids, positions, [label for _, labels in row for label in [*labels[1:], IGNORED]]))
+    return [torch.tensor(column) for column in zip(*columns)]
 
 
 def loss_sum(logits, targets):
-    return torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
-    )
+    logits = logits.flatten(0, 1).float()
+    return torch.nn.functional.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
-def save(parts, names, out, config, tokenizer):
-    """Each process writes its part; the first one what describes the whole."""
-    out.mkdir(parents=True, exist_ok=True)
-    count = len(names)
-    file_of = lambda index: f"model-{index + 1:05}-of-{count:05}.safetensors"
-    for index, part in parts.items():
-        tensors = {part.name_of_parameter(n): p.detach().contiguous() for n, p in part.named_parameters()}
-        # A tied head is saved once, with the embedding.
-        tensors = {n: tensors[n] for n in names[index]}
-        save_file(tensors, out / file_of(index), metadata={"format": "pt"})
-    if 0 in parts:
-        config.save_pretrained(out)
-        tokenizer.save_pretrained(out)
-        weight_map = {name: file_of(index) for index in range(count) for name in names[index]}
-        index = {"metadata": {}, "weight_map": weight_map}
-        (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
+def load(given):
+    """All parts, of which those of this process have weights."""
+    dtype = getattr(torch, given.dtype)
+    parts = rrfp.from_pretrained(given.model, WORLD if WORLD > 1 else given.stages, dtype=dtype)
+    names, seen = [], set()  # of the weights of each part; a tied head is saved once, with the embedding
+    for part in parts:
+        names.append([n for n in map(part.name_of_parameter, dict(part.named_parameters())) if n not in seen])
+        seen.update(names[-1])
+    own = {i: part.load() for i, part in enumerate(parts) if WORLD == 1 or i == RANK}
+    for part in own.values() if given.checkpointing else ():
+        part.model.gradient_checkpointing_enable()
+    return own, names, add_adapters(own.values(), given) if given.lora else None
+
+
+def add_adapters(parts, given):
+    import peft
+
+    targets = given.targets if given.targets in (None, "all-linear") else given.targets.split(",")
+    config = peft.LoraConfig(r=given.lora, lora_alpha=2 * given.lora, target_modules=targets, task_type="CAUSAL_LM")
+    for part in parts:
+        own = copy.copy(config)  # peft puts the names in the part into it
+        try:
+            peft.inject_adapter_in_model(own, part.model)
+        except ValueError as e:
+            sys.exit(f"--targets: nothing to train in layers {part.first} to {part.end - 1}: {e}")
+        for name, p in part.named_parameters():
+            p.requires_grad_("lora_" in name)
+            if "lora_" in name:  # Small steps would be lost in bfloat16.
+                p.data = p.data.float()
+            if "lora_A" in name:  # random numbers that depend neither on the cut nor on the other processes
+                generator = torch.Generator().manual_seed(given.seed + zlib.crc32(name.encode()))
+                torch.nn.init.kaiming_uniform_(p, math.sqrt(5), generator=generator)
+    config.base_model_name_or_path = given.model
+    config.target_modules = targets or own.target_modules
+    return config
+
+
+def weights_of(part, names):
+    """The weights of the part by their names in the whole model, with adapters merged in."""
+    weights = {}
+    for name, p in part.named_parameters():
+        owner, is_adapted, leaf = name.partition(".base_layer.")
+        whole = part.name_of_parameter(f"{owner}.{leaf}" if is_adapted else name)
+        if whole in names:
+            delta = part.get_submodule(owner).get_delta_weight("default") if is_adapted and leaf == "weight" else None
+            weights[whole] = (p if delta is None else (p + delta).to(p.dtype)).detach().contiguous()
+    return weights
+
+
+def save(out, best, parts, names, given, tokenizer, adapters):
+    """Replaces OUT/best. Each process writes its parts; the first one what describes the whole, or the adapter of all."""
+    folder = out / "best.new"
+    folder.mkdir(parents=True, exist_ok=True)
+    if adapters and not given.merge:
+        name_of = lambda part, name: f"base_model.model.{part.name_of_parameter(name)}".replace(".default.", ".")
+        own = {name_of(part, n): p.detach() for part in parts.values() for n, p in part.named_parameters() if "lora_" in n}
+        of_all = [own] * WORLD
+        if WORLD > 1:
+            dist.all_gather_object(of_all, own)
+        if RANK == 0:
+            whole = {name: value for own in of_all for name, value in own.items()}
+            save_file(whole, folder / "adapter_model.safetensors", {"format": "pt"})
+            adapters.save_pretrained(folder)
+    else:
+        file_of = lambda index: f"model-{index + 1:05}-of-{len(names):05}.safetensors"
+        for index, part in parts.items():
+            save_file(weights_of(part, names[index]), folder / file_of(index), {"format": "pt"})
+        if RANK == 0:
+            parts[0].model.config.save_pretrained(folder)
+            weight_map = {name: file_of(index) for index, own in enumerate(names) for name in own}
+            (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    if WORLD > 1:
+        dist.barrier()
+    if RANK == 0:
+        tokenizer.save_pretrained(folder)
+        (folder / "best.json").write_text(json.dumps(best))
+        shutil.rmtree(out / "best", ignore_errors=True)
+        folder.rename(out / "best")
+
+
+def summary_writer(folder):
+    for name in ("torch.utils.tensorboard", "tensorboardX"):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name).SummaryWriter(str(folder))
 
 
 def main():
     given = arguments()
-    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     torch.set_num_threads(1)
-    torch.manual_seed(1)
     tokenizer = transformers.AutoTokenizer.from_pretrained(given.model)
-    ids, targets = read_chats(given.chats, tokenizer, given.length)
-    held_out = max(given.microbatches, len(ids) // 10)
+    tokenizer.chat_template = tokenizer.chat_template or PLAIN
+    chats = read_chats(given.chats, tokenizer, given.length)
+    held = max(1, int(given.held_out * len(chats)))
+    rows_of = lambda chats: packed(chats, given.length) if given.pack else [[chat] for chat in chats]
+    held_rows, rows = rows_of(chats[:held]), rows_of(chats[held:])
+    steps_per_epoch = math.ceil(len(rows) / given.batch)
+    steps = given.steps or math.ceil(given.epochs * steps_per_epoch)
 
-    parts = rrfp.from_pretrained(given.model, world if world > 1 else given.stages)
-    names, seen = [], set()
-    for part in parts:
-        names.append([n for n in map(part.name_of_parameter, dict(part.named_parameters())) if n not in seen])
-        seen.update(names[-1])
-    config = transformers.AutoConfig.from_pretrained(given.model)
-    stages = parts[rank].load() if world > 1 else [part.load() for part in parts]
-
-    writer = None
+    if WORLD > 1:
+        dist.init_process_group("gloo")
+    parts, names, adapters = load(given)
+    if given.pack and any(part.model._is_stateful for part in parts.values()):
+        sys.exit("--pack: expected a model with attention alone, got one with a state that the chats of a row would share")
+    settings = {"checkpoint.dir": str(given.out / "checkpoint"), "checkpoint.every": given.every}
     pipe = rrfp.Pipeline(
-        stages,
+        list(parts.values()) if WORLD == 1 else parts[RANK],
         loss_sum,
         n_microbatches=given.microbatches,
         count=lambda target: int((target != IGNORED).sum()),
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, given.lr),
-        settings=dict(setting.split("=", 1) for setting in given.set),
+        optimizer=lambda params: torch.optim.AdamW(
+            [p for p in params if p.requires_grad], given.lr, weight_decay=given.weight_decay
+        ),
+        seed=given.seed,
+        settings={**settings, **dict(setting.split("=", 1) for setting in given.set)},
     )
-    if given.tensorboard and pipe.leads:
-        from torch.utils.tensorboard import SummaryWriter
 
-        writer = SummaryWriter(given.tensorboard)
+    def run(kind, rows):
+        """Mean and number of the loss terms, the same in all processes."""
+        n = given.microbatches
+        rows = [*rows, *[[([0], [IGNORED])]] * (n - len(rows))]  # A row that fills up has nothing to learn.
+        cut = [rows[len(rows) * i // n : len(rows) * (i + 1) // n] for i in range(n)]
+        ids, positions, targets = zip(*map(tensors_of, cut))
+        kwargs = [{"position_ids": p} for p in positions] if given.pack else None
+        inputs = (list(ids), kwargs) if RANK == 0 else (None, None)
+        kind(*inputs, list(targets) if RANK == WORLD - 1 else None, return_outputs=False)
+        return pipe.last.loss, pipe.last.count
 
-    def passed(run, rows):
-        run(*([ids[rows]] if rank == 0 else []), target=targets[rows] if rank == world - 1 else None, return_outputs=False)
-        return pipe.last.loss
+    def held_out_loss():
+        batches = [held_rows[at : at + given.batch] for at in range(0, len(held_rows), given.batch)]
+        losses = [run(pipe.eval_microbatches, batch) for batch in batches]
+        return sum(loss * count for loss, count in losses) / sum(count for _, count in losses)
 
     with pipe:
-        print(f"{'step':>6} {'loss':>9} {'held out':>9} {'ms':>8} {'bubble':>7}") if pipe.leads else None
-        for step in range(pipe.steps + 1, given.steps + 1):  # after those of a checkpoint
-            draws = torch.Generator().manual_seed(step)
-            rows = torch.randint(held_out, len(ids), (given.batch,), generator=draws)
-            loss = passed(pipe.step, rows)
-            ms, bubble = pipe.last.ms, pipe.last.bubble
-            evaluated = ""
-            if step % given.eval_every == 0 or step == given.steps:
-                held = passed(pipe.eval, torch.arange(held_out))
-                evaluated = f"{held:.6f}"
-                if writer:
-                    writer.add_scalar("loss/held out", held, step)
-            if writer:
-                writer.add_scalar("loss/training", loss, step)
+        schedulers = [
+            transformers.get_scheduler(given.schedule, o, given.warmup, steps, {"last_epoch": pipe.steps - 1})
+            for o in pipe.optimizers
+        ]
+        kept = given.out / "best/best.json"
+        best = json.loads(kept.read_text())["loss"] if pipe.steps and kept.exists() else math.inf
+        writer = summary_writer(given.out / "logs") if pipe.leads else None
+        if pipe.leads:
+            print(f"{len(rows)} rows, {steps_per_epoch} steps an epoch, {steps} steps, after step {pipe.steps}")
+            print(f"{'step':>6} {'loss':>9} {'held out':>9} {'perplexity':>10} {'lr':>9} {'ms':>8} {'bubble':>7}")
+        for step in range(pipe.steps, steps):
+            epoch, at = divmod(step, steps_per_epoch)
+            order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(given.seed + epoch)).tolist()
+            lr = schedulers[0].get_last_lr()[0] if schedulers else 0.0
+            loss, _ = run(pipe.step_microbatches, [rows[i] for i in order[at * given.batch : (at + 1) * given.batch]])
+            figures = {"train/loss": loss, "train/learning_rate": lr}
+            ms, bubble, evaluated = pipe.last.ms, pipe.last.bubble, f"{'':>9} {'':>10}"
+            for scheduler in schedulers:
+                scheduler.step()
+            if (step + 1) % given.every == 0 or step + 1 == steps:
+                found = held_out_loss()
+                figures.update({"eval/loss": found, "eval/perplexity": math.exp(found)})
+                evaluated = f"{found:9.6f} {math.exp(found):10.4g}"
+                if found < best:
+                    best = found
+                    save(given.out, {"loss": best, "step": step + 1}, parts, names, given, tokenizer, adapters)
+            for name, value in figures.items() if writer else ():
+                writer.add_scalar(name, value, step + 1)
             if pipe.leads:
-                print(f"{step:6} {loss:9.6f} {evaluated:>9} {ms:8.1f} {bubble:7.1%}", flush=True)
-    save(pipe.stages, names, given.out, config, tokenizer)
+                print(f"{step + 1:6} {loss:9.6f} {evaluated} {lr:9.3g} {ms:8.1f} {bubble:7.1%}", flush=True)
     if writer:
         writer.close()
+    if WORLD > 1:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -97,6 +97,9 @@ def _flattened(value):
     named = []
 
     def is_leaf(inner):
+        for key in inner if isinstance(inner, dict) else ():
+            if not isinstance(key, (str, int, float, enum.Enum, type(None))):
+                raise TypeError(f"between stages: expected dicts whose keys are texts or numbers, got {key!r}")
         if isinstance(inner, tuple) and hasattr(inner, "_fields"):
             _known(type(inner))
             named.append(_name_of(type(inner)))

@@ -254,6 +254,7 @@ class ModelPart(Part):
                 own.requires_grad_(p.requires_grad)
         self.begin(trains)
         self._losses.clear()
+        self._has_gradient = False  # any loss of the step
         self._step = step
         self._set_mode(trains)
 
@@ -324,6 +325,7 @@ class ModelPart(Part):
         self._like_loss = {"dtype": loss.dtype, "device": loss.device}
         if not is_again:
             self._note_loss(mb, loss, batch.counts[at])
+            self._check_gradient(loss)
         return [loss], None
 
     def _note_of_rows(self, mb):
@@ -335,6 +337,16 @@ class ModelPart(Part):
         self._losses[mb] = (loss.detach(), terms)
         if self.device is None:  # Elsewhere it would wait for all work of the device.
             self._finite(mb)
+
+    def _check_gradient(self, loss):
+        """Some microbatches may have a constant for a loss, but not all: the step would train nothing."""
+        self._has_gradient |= loss.requires_grad
+        if self.trains and not self._has_gradient and len(self._losses) == self.model.n_microbatches:
+            name = getattr(self.model.loss_fn, "__qualname__", type(self.model.loss_fn).__name__)
+            raise RuntimeError(
+                f"loss_fn '{name}': expected a loss that depends on a parameter which requires a gradient, got none in all "
+                f"{self.model.n_microbatches} microbatches: are the parameters frozen, or is a value detached?"
+            )
 
     def losses(self):
         """By microbatch: the sum of a loss, and its terms."""

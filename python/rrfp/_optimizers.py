@@ -4,6 +4,8 @@ import torch
 
 #: Ends the name of a state that is a number in Python; it travels as a tensor.
 _NUMBER = ":number"
+#: Ends the name of a number in the group of a parameter, such as its learning rate.
+_GROUP = ":group"
 
 
 class Parameters(list):
@@ -30,25 +32,37 @@ class Optimizer:
         self.made.step()
 
     def state(self):
-        """(index of the parameter, name, tensor) of each state."""
+        """(index of the parameter, name, tensor) of each state, and of the numbers of its group."""
+        yield from self._group_numbers()
         known = getattr(self.made, "state", {})
         for index, parameter in enumerate(self.parameters):
             for name, value in known[parameter].items() if parameter in known else ():
                 if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
                     yield index, name, value
                 elif isinstance(value, (int, float)):
-                    dtype = torch.int64 if isinstance(value, int) else torch.float64
-                    yield index, name + _NUMBER, torch.tensor(value, dtype=dtype)
+                    yield index, name + _NUMBER, _as_tensor(value)
                 elif value is not None:
                     raise TypeError(
                         f"the state '{name}' of the optimizer: expected a tensor or a number, got "
                         f"{type(value).__name__}; save its state_dict() yourself"
                     )
 
+    def _group_numbers(self):
+        """With each parameter, so they are found wherever a model is cut."""
+        index_of = {parameter: index for index, parameter in enumerate(self.parameters)}
+        for group in getattr(self.made, "param_groups", ()):
+            for name, value in _numbers_of(group):
+                for parameter in group["params"]:
+                    if parameter in index_of:
+                        yield index_of[parameter], name + _GROUP, _as_tensor(value)
+
     def set_state(self, found):
         """Sets what state() gave; a parameter that is not in `found` restarts."""
-        by_parameter = {}
+        by_parameter, of_group = {}, {}
         for index, name, value in found:
+            if name.endswith(_GROUP):
+                of_group.setdefault(index, {})[name.removesuffix(_GROUP)] = value
+                continue
             is_number = name.endswith(_NUMBER)
             name = name.removesuffix(_NUMBER)
             by_parameter.setdefault(index, {})[name] = value.item() if is_number else value.clone()
@@ -57,8 +71,39 @@ class Optimizer:
         index_of = {parameter: index for index, parameter in enumerate(self.parameters)}
         state = self.made.state_dict()
         own = [index_of[p] for group in self.made.param_groups for p in group["params"]]
+        for group in state["param_groups"]:
+            of_first = next((of_group[own[at]] for at in group["params"] if own[at] in of_group), {})
+            _set_numbers(group, of_first)
         state["state"] = {at: by_parameter[index] for at, index in enumerate(own) if index in by_parameter}
         self.made.load_state_dict(state)
+
+
+def _as_tensor(value):
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
+
+
+def _numbers_of(group):
+    """(name, number) of the entries of a group; those of a tuple, such as betas, are named by their position."""
+    for name, value in group.items():
+        several = isinstance(value, (tuple, list)) and name != "params"
+        for at, number in enumerate(value) if several else [(None, value)]:
+            is_scalar = isinstance(number, torch.Tensor) and number.dim() == 0
+            if is_scalar or isinstance(number, (int, float)) and not isinstance(number, bool):
+                yield name if at is None else f"{name}[{at}]", number
+
+
+def _set_numbers(group, found):
+    for key, value in found.items():
+        name, _, at = key.removesuffix("]").partition("[")
+        old = group.get(name)
+        if at and isinstance(old, (tuple, list)) and int(at) < len(old):
+            values = list(old)
+            values[int(at)] = value.item()
+            group[name] = type(old)(values)
+        elif not at:
+            group[name] = value.clone() if isinstance(old, torch.Tensor) else value.item()
 
 
 class JobOptimizer(Optimizer):
@@ -73,6 +118,9 @@ class JobOptimizer(Optimizer):
             options = {name: job[name] for name in ("lr", "momentum", "weight_decay")}
             made = torch.optim.SGD(parameters, **options)
         super().__init__(made, parameters)
+
+    def _group_numbers(self):
+        return ()  # Those of the settings hold.
 
     def step(self, lr):
         if self.made is not None:

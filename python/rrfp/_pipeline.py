@@ -139,18 +139,17 @@ class Pipeline:
         }
         own = {k: v for k, v in own.items() if v is not None and k not in settings}
         settings = {k: text_of_setting(v) for k, v in with_whole_tasks({**own, **settings}).items()}
-        order = None
-        if callable(policy):
-            if settings.get("dispatch.mode") == "in-order":
-                raise ValueError('policy: expected a name with settings["dispatch.mode"] = "in-order"')
-            stage_count = int(settings["pipeline.stages"])
-            order = lambda stage: list(policy(stage, stage_count, n_microbatches))
+        if callable(policy) and settings.get("dispatch.mode") == "in-order":
+            raise ValueError('policy: expected a name with settings["dispatch.mode"] = "in-order"')
         self.last = None  #: StepResult of the last step or evaluation
         say = lambda text: print(text, file=sys.stderr)
         try:
             self._check_outside()
             job = _runtime.Job(lines_of(settings), count is not None)
             self._model = Model(part_at, loss_fn, optimizer, autocast, n_microbatches, replicas, job.values())
+            order = None
+            if callable(policy):
+                order = _order_of(policy, self._model.kept, int(settings["pipeline.stages"]), n_microbatches)
             self._pipeline = self._call(
                 lambda: _runtime.Runtime(
                     job,
@@ -340,7 +339,7 @@ class Pipeline:
             raise ValueError("target: expected one in the process of the last part, got none")
         counts = []
         if self._count is not None and batch.has_targets():
-            counts = [int(self._count(t)) for t in batch.targets]
+            counts = [_whole(self._count(t)) for t in batch.targets]
         self._model.check_keywords(batch)
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             raise ValueError("step() under torch.autocast: expected the argument `autocast` of Pipeline instead")
@@ -394,6 +393,25 @@ class Pipeline:
         except Error as e:
             self._raised = str(e)
             self._model.kept.raise_as_cause(e)
+
+
+def _order_of(policy, kept, n_stages, n_microbatches):
+    """The order of a stage by a function of the program, whose exception becomes the cause of the error."""
+
+    def order(stage):
+        try:
+            with kept:
+                return list(policy(stage, n_stages, n_microbatches))
+        except RuntimeError as e:
+            raise RuntimeError(f"policy: {e}") from None
+
+    return order
+
+
+def _whole(count):
+    if int(count) != count:
+        raise ValueError(f"count: expected a whole number of loss terms, got {float(count):g}")
+    return int(count)
 
 
 def _in_words_of_python(message, settings, own):

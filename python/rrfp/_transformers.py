@@ -10,6 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import inspect
 import os
 import re
 import statistics
@@ -109,13 +110,17 @@ class TransformerPart(torch.nn.Module):
         _leave_out(self.model, self.anatomy, self.first, self.end)
 
     def forward(self, hidden, attention_mask=None, position_ids=None):
+        return self._run(hidden, attention_mask, position_ids, {})
+
+    def _run(self, hidden, attention_mask, position_ids, inputs):
         config = self.model.config.get_text_config(decoder=True)
         if getattr(config, "output_router_logits", False):
             raise TypeError(_refusal(self.model, _ROUTER_LOSS))
         layers = self.model.get_submodule(self.anatomy.layers)
         travels = {"attention_mask": attention_mask, "position_ids": position_ids}
-        kwargs = {name: value for name, value in travels.items() if value is not None}
+        kwargs = {name: value for name, value in (travels | inputs).items() if value is not None}
         if self.is_first:
+            _drop_hooks_for_gradients(self.model.get_submodule(self.anatomy.embedding))
             kwargs["input_ids"] = hidden
         else:
             # Gives the model the shape; what it computes from it before its layers is not used.
@@ -144,6 +149,43 @@ class TransformerPart(torch.nn.Module):
     def name_of_parameter(self, name):
         """The name in the whole model."""
         return self._tied if name == self.tied_parameter else name.removeprefix("model.")
+
+
+class TowerPart(TransformerPart):
+    """The same of a model with towers, for which the first part takes `inputs`, such as pixel_values.
+
+    The masks and positions that the model makes of them travel to the other parts.
+    """
+
+    _has_inputs = False
+    _made = None  # of the inputs, for the decoder: the module with the layers
+
+    def _hold(self, model):
+        super()._hold(model)
+        decoder = self.model.get_submodule(_path(self.anatomy.layers)[-1])
+        decoder.forward = functools.partial(self._decode, decoder.forward)
+
+    def forward(self, hidden, attention_mask=None, position_ids=None, made=None, **inputs):
+        inputs = {name: value for name, value in inputs.items() if value is not None and self.is_first}
+        known = inspect.signature(type(_without_adapters(self.model)).forward).parameters if inputs else ()
+        for name in inputs.keys() - known:
+            raise TypeError(f"{self.model.config.model_type}: it takes no argument '{name}'")
+        self._has_inputs, self._made = bool(inputs), made
+        result = self._run(hidden, attention_mask, position_ids, inputs)
+        made, self._made = self._made, None
+        if self.is_last or made is None:
+            return result
+        return result[0] if isinstance(result, tuple) else result, None, None, made
+
+    def _decode(self, forward, *args, **kwargs):
+        if self._has_inputs:
+            self._made = {name: kwargs.get(name) for name in ("attention_mask", "position_ids")}
+            for name in kwargs.keys() - self._made.keys() - {"inputs_embeds", "cache_position"}:
+                if any(isinstance(value, torch.Tensor) for value in tree_leaves(kwargs[name])):
+                    raise TypeError(_refusal(self.model, f"for images its layers get '{name}' beside the hidden state"))
+        elif self._made is not None:
+            kwargs.update(self._made)
+        return forward(*args, **kwargs)
 
 
 def from_transformers(model, stages, costs=None):
@@ -181,10 +223,10 @@ def from_transformers(model, stages, costs=None):
     return parts
 
 
-def from_pretrained(name, stages, costs=None):
+def from_pretrained(name, stages, costs=None, dtype=torch.float32):
     """The same for a model in a folder, or on the hub, of which each process loads its own parts alone.
 
-    The parts have no weights until part.load() reads them, in float32, by the loader of transformers:
+    The parts have no weights until part.load() reads them, as `dtype`, by the loader of transformers:
         parts = rrfp.from_pretrained("model", stages=4)
         pipe = rrfp.Pipeline(parts[rank].load(), ...)  # or [part.load() for part in parts]
 
@@ -195,8 +237,12 @@ def from_pretrained(name, stages, costs=None):
     if os.path.isabs(name) and not os.path.isfile(os.path.join(name, "config.json")):
         raise FileNotFoundError(f"{name}: expected a folder with config.json")
     config = transformers.AutoConfig.from_pretrained(name)
+    is_text = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    if config.is_encoder_decoder and not is_text:
+        raise TypeError(f"from_pretrained: {config.model_type} cannot be cut: {_ENCODER_DECODER}")
+    kind = transformers.AutoModelForCausalLM if is_text else transformers.AutoModelForImageTextToText
     with _parameters_without_memory():
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model = kind.from_config(config, dtype=dtype)
     _check_is_causal(model)
     with _refusals_of(model), _as_it_was(model):
         anatomy = _probe(model, _few_ids(model))
@@ -231,6 +277,7 @@ def measure_layers(model, ids, repetitions=5):
     return [statistics.median(times) for times in zip(*runs[1:])]
 
 
+_ENCODER_DECODER = "it is an encoder-decoder, whose decoder needs the encoder's output in every layer"
 _ROUTER_LOSS = "it adds a router loss (config.output_router_logits), for which its last layer needs those of all parts"
 
 
@@ -243,7 +290,8 @@ def _cut(model, anatomy, stages, costs, load=None):
         if len(costs) != layers + 1:
             raise ValueError(f"costs: expected {layers + 1}, one per layer and one for the rest, got {len(costs)}")
         cuts = _balanced([*costs[:-2], costs[-2] + costs[-1]], stages)
-    return [TransformerPart(model, anatomy, *cuts[i : i + 2], load) for i in range(stages)]
+    kind = TransformerPart if model.config.get_text_config(decoder=True) is model.config else TowerPart
+    return [kind(model, anatomy, *cuts[i : i + 2], load) for i in range(stages)]
 
 
 def _balanced(costs, parts):
@@ -262,10 +310,17 @@ def _balanced(costs, parts):
     return list(best(len(costs), parts)[1])
 
 
+def _without_adapters(model):
+    """The model in one of peft."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def _check_is_causal(model):
     outputs = getattr(model, "get_output_embeddings", None)
     if outputs is None or outputs() is None:
         raise TypeError(f"from_transformers: expected a causal language model, got {type(model).__name__}")
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise TypeError(_refusal(model, _ENCODER_DECODER))
 
 
 def _refusal(model, why):
@@ -390,6 +445,14 @@ def _own_copy(model, name):
     tied = model.get_parameter(name)
     shared = [p for p in model.get_submodule(top).parameters() if p is not tied]
     model._modules[top] = _copy(model.get_submodule(top), *shared)
+
+
+def _drop_hooks_for_gradients(embedding):
+    """Those of gradient_checkpointing_enable() make the output of a frozen embedding a leaf that nothing trains. Only
+    reentrant checkpoints need them, which parts do not have."""
+    for key, hook in list(embedding._forward_hooks.items()):
+        if getattr(hook, "__name__", "").startswith("make_inputs_require_grad"):
+            del embedding._forward_hooks[key]
 
 
 def _leave_out(model, anatomy, first, end):
@@ -569,7 +632,7 @@ def _load_part(model, folder, part):
     Loaded.__name__, Loaded.__qualname__, Loaded.__module__ = whole.__name__, whole.__qualname__, whole.__module__
     with _quiet_loader():
         loaded, info = Loaded.from_pretrained(
-            folder, config=copy.deepcopy(model.config), dtype=torch.float32, output_loading_info=True,
+            folder, config=copy.deepcopy(model.config), dtype=model.dtype, output_loading_info=True,
             ignore_mismatched_sizes=True,
         )
     for name, *shapes in info["mismatched_keys"]:

@@ -60,6 +60,44 @@ def test_an_exception_in_backward_names_the_task():
         step([torch.nn.Linear(16, 16), Part()])
 
 
+@pytest.mark.parametrize("good_calls", [0, 2])
+def test_an_exception_of_a_policy_is_the_cause(good_calls):
+    calls = []
+
+    def policy(stage, n_stages, n_microbatches):
+        calls.append(stage)
+        if len(calls) > good_calls:
+            raise LookupError("no rank")
+        return [f"{kind}{mb}" for kind in ("F", "BW") for mb in range(n_microbatches)]
+
+    with pytest.raises(rrfp.Error, match="^policy: LookupError: no rank$") as raised:
+        step(mlp(2), policy=policy)
+    assert isinstance(raised.value.__cause__, LookupError)
+    assert raised.value.__cause__.__traceback__ is not None
+
+
+def test_a_loss_that_trains_nothing_is_named():
+    def detached_loss(output, target):
+        return loss_fn(output.detach(), target)
+
+    with pytest.raises(rrfp.Error, match="loss_fn '.*detached_loss': expected a loss that depends on a parameter .* all 6 m"):
+        step(mlp(2), detached_loss, optimizer=adam)
+
+    def of_some(output, target):  # Some microbatches may have nothing to learn.
+        return loss_fn(output, target) if target.sum() > 0 else torch.zeros(())
+
+    step(mlp(2), of_some, optimizer=adam)
+    with rrfp.Pipeline(mlp(2), detached_loss, n_microbatches=6, optimizer=adam) as pipe:
+        pipe.eval(*rows(1)[:1], target=rows(1)[1])
+
+
+@pytest.mark.parametrize("count", [2.5, torch.tensor(0.5)])
+def test_a_count_that_is_no_whole_number_is_refused(count):
+    with pytest.raises(ValueError, match=f"^count: expected a whole number of loss terms, got {float(count)}"):
+        step(mlp(2), optimizer=adam, count=lambda target: count)
+    step(mlp(2), optimizer=adam, count=lambda target: torch.tensor(float(len(target))))
+
+
 def test_exceptions_of_the_loss_the_optimizer_and_the_factory():
     def no_loss(output, target):
         raise KeyError("target")

@@ -1,11 +1,14 @@
-"""examples/finetune: a small model learns chats, in one process and in several, to the same bits."""
+"""examples/finetune: a small model learns chats as it does in a loop by transformers alone, in one process and in several."""
 
+import contextlib
 import importlib.util
+import io
 import json
 import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -14,110 +17,266 @@ transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
 PROGRAM = pathlib.Path(__file__).parents[2] / "examples/finetune/finetune.py"
+IGNORED = -100
+END = "<|end|>"
+CHATML = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+MARKED = CHATML.replace(
+    "{{ m.content }}<|end|>",
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
+    "{% else %}{{ m.content }}<|end|>{% endif %}",
+)
+
+
+def chat(*contents):
+    return {"messages": [{"role": role, "content": c} for role, c in zip(["user", "assistant"] * len(contents), contents)]}
+
+
+CHATS = [chat(f"What is {a} plus {b}?", f"{a} plus {b} is {a + b}." * (1 + a % 3)) for a in range(10) for b in range(6)]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finetune")
-    chats = [
-        {
-            "messages": [
-                {"role": "user", "content": f"What is {a} plus {b}?"},
-                {"role": "assistant", "content": f"{a} plus {b} is {a + b}."},
-            ]
-        }
-        for a in range(10)
-        for b in range(6)
-    ]
-    (folder / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
+    (folder / "chats").mkdir()
+    (folder / "chats/train.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in CHATS))
     trained = tokenizers.ByteLevelBPETokenizer()
-    trained.train_from_iterator([json.dumps(chat) for chat in chats], vocab_size=300)
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=trained._tokenizer)
+    trained.train_from_iterator([json.dumps(chat) for chat in CHATS], vocab_size=300)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=trained._tokenizer, eos_token=END)
+    tokenizer.chat_template = MARKED
     torch.manual_seed(1)
-    config = transformers.Qwen3Config(
-        vocab_size=300,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        tie_word_embeddings=False,
-    )
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}
+    config = transformers.LlamaConfig(vocab_size=len(tokenizer), **sizes, num_key_value_heads=2)
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     return folder
 
 
-def run(folder, out, *more, processes=1, steps=12):
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command = [sys.executable, *(launcher if processes > 1 else []), str(PROGRAM)]
-    command += [str(folder / "model"), str(folder / "chats.jsonl"), str(folder / out), f"--steps={steps}"]
-    command += ["--eval-every=6", "--length=24", "--lr=1e-2", *more]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    return re.findall(r"^ +(\d+) +([\d.]+) (.{9}) ", done.stdout, re.M)
-
-
-def test_in_order_and_ready_in_one_process_and_several_give_the_same_model(folder):
-    jitter = ["--set=jitter.compute=lognormal", "--set=jitter.compute_sigma=0.5"]
-    in_order = ["--set=dispatch.mode=in-order", "--set=dispatch.policy=one_f_one_b"]
-    rows = run(folder, "ready", *jitter)
-    assert [int(step) for step, _, _ in rows] == list(range(1, 13))
-    assert float(rows[-1][1]) < 0.7 * float(rows[0][1])
-    assert rows == run(folder, "in order", *jitter, *in_order)
-    assert rows == run(folder, "processes", *jitter, processes=2)
-    models = [
-        transformers.AutoModelForCausalLM.from_pretrained(folder / out).state_dict()
-        for out in ("ready", "in order", "processes")
-    ]
-    start = transformers.AutoModelForCausalLM.from_pretrained(folder / "model").state_dict()
-    for name, value in models[0].items():
-        assert not torch.equal(value, start[name])
-        assert all(torch.equal(value, other[name]) for other in models)
-
-
-def test_wrong_chats_name_the_line(folder):
-    (folder / "wrong.jsonl").write_text('{"messages": []}\n{"text": "x"}\n')
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(folder / "model"), str(folder / "wrong.jsonl"), "out"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode != 0
-    assert "wrong.jsonl:2: expected" in done.stderr
-
-
-CHATML = (
-    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-
-
-def load_program():
+@pytest.fixture(scope="module")
+def program():
     spec = importlib.util.spec_from_file_location("finetune", PROGRAM)
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
     return program
 
 
-@pytest.mark.parametrize("template", [None, CHATML])
-def test_the_template_and_the_end_of_an_answer_are_learned(folder, template):
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model", eos_token="<|stop|>")
-    tokenizer.chat_template = template
-    chat = {"messages": [{"role": r, "content": c} for r, c in [("user", "2?"), ("assistant", "3."), ("user", "ok")]]}
-    ids, targets = load_program().tokens_of(chat, tokenizer, 200)
-    learned = tokenizer.decode([t for t in targets if t >= 0])
-    seen = tokenizer.decode([i for i in ids if i])
-    if template is None:
-        assert learned == "3.<|stop|>\n" and seen.startswith("user: 2?\nassistant: 3.<|stop|>\nuser: ok")
+def arguments(folder, out, *more, chats="chats/train.jsonl"):
+    fixed = ["--steps=12", "--every=6", "--lr=1e-2", "--weight-decay=0.1", "--warmup=3", "--schedule=cosine"]
+    return [str(folder / "model"), str(folder / chats), str(folder / out), *fixed, *more]
+
+
+def rows_of(output):
+    """(step, loss, held-out loss or nothing) of each line."""
+    return [(int(step), loss, held.strip()) for step, loss, held in re.findall(r"^ +(\d+) +([\d.]+) (.{9}) ", output, re.M)]
+
+
+def run(program, *given, **options):
+    output = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+        patch.setattr(sys, "argv", ["finetune.py", *arguments(*given, **options)])
+        program.main()
+    return rows_of(output.getvalue())
+
+
+def run_processes(*given, count=2):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    done = subprocess.run([*launcher, str(PROGRAM), *arguments(*given)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return rows_of(done.stdout)
+
+
+def model_of(path):
+    return transformers.AutoModelForCausalLM.from_pretrained(path)
+
+
+def same_weights(path, other):
+    return all(torch.equal(value, other[name]) for name, value in model_of(path).state_dict().items())
+
+
+def labelled(folder):
+    """Ids and labels of each chat, by transformers alone."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model")
+    for chat in CHATS:
+        found = tokenizer.apply_chat_template(chat["messages"], return_dict=True, return_assistant_tokens_mask=True)
+        labels = [i if spoken else IGNORED for i, spoken in zip(found["input_ids"], found["assistant_masks"])]
+        yield torch.tensor([found["input_ids"]]), torch.tensor([labels])
+
+
+def padded(rows):
+    pad = lambda tensors, value: torch.nn.utils.rnn.pad_sequence([t[0] for t in tensors], True, value)
+    ids, labels = zip(*rows)
+    return pad(ids, 0), pad(labels, IGNORED)
+
+
+def learned_of(labels):
+    return int((labels[:, 1:] != IGNORED).sum())
+
+
+@torch.no_grad()
+def held_out_loss(model, folder):
+    """Of each chat alone."""
+    terms = [
+        (model(input_ids=ids, labels=labels).loss.item() * learned_of(labels), learned_of(labels))
+        for ids, labels in list(labelled(folder))[:6]
+    ]
+    return sum(loss for loss, _ in terms) / sum(count for _, count in terms)
+
+
+def test_losses_and_weights_are_those_of_a_loop_by_transformers(folder, program):
+    model = model_of(folder / "model").train()
+    chats = list(labelled(folder))[6:]  # a tenth is held out
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2, weight_decay=0.1)
+    scheduler = transformers.get_cosine_schedule_with_warmup(optimizer, 3, 12)
+    expected = []
+    for step in range(12):
+        epoch, at = divmod(step, 4)
+        order = torch.randperm(54, generator=torch.Generator().manual_seed(1 + epoch)).tolist()
+        rows = [chats[i] for i in order[at * 16 : (at + 1) * 16]]
+        cuts = [len(rows) * i // 8 for i in range(9)]
+        microbatches = [padded(rows[a:b]) if b > a else None for a, b in zip(cuts, cuts[1:])]
+        if len(rows) < 8:
+            microbatches = [padded([row]) for row in rows]
+        count = sum(learned_of(labels) for _, labels in microbatches)
+        losses = []
+        for ids, labels in microbatches:
+            loss = model(input_ids=ids, labels=labels, num_items_in_batch=count).loss
+            loss.backward()
+            losses.append(loss.item())
+        expected.append(sum(losses))
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    rows = run(program, folder, "whole")
+    assert [step for step, _, _ in rows] == list(range(1, 13))
+    assert [float(loss) for _, loss, _ in rows] == pytest.approx(expected, abs=2e-6)
+    assert json.loads((folder / "whole/best/best.json").read_text())["step"] == 12
+    assert same_weights(folder / "whole/best", model.state_dict())
+    assert float(rows[-1][2]) == pytest.approx(held_out_loss(model.eval(), folder), abs=2e-6)
+
+
+def test_in_order_and_ready_in_one_process_and_several_give_the_same_model(folder, program):
+    jitter = ["--set=jitter.compute=lognormal", "--set=jitter.compute_sigma=0.5"]
+    in_order = ["--set=dispatch.mode=in-order", "--set=dispatch.policy=one_f_one_b"]
+    rows = run(program, folder, "ready", *jitter)
+    assert float(rows[-1][1]) < 0.7 * float(rows[0][1])
+    assert rows == run(program, folder, "in order", *jitter, *in_order, "--stages=4")
+    assert rows == run_processes(folder, "processes", *jitter)
+    expected = model_of(folder / "ready/best").state_dict()
+    assert all(same_weights(folder / out / "best", expected) for out in ("in order", "processes"))
+
+
+def test_an_interrupted_run_goes_on_in_the_middle_of_an_epoch_with_the_same_bits(folder, program):
+    whole = run(program, folder, "uninterrupted", "--steps=22", "--every=5")
+    given = arguments(folder, "interrupted", "--steps=22", "--every=5", "--set=jitter.compute=lognormal")
+    running = subprocess.Popen([sys.executable, str(PROGRAM), *given], stdout=subprocess.DEVNULL)
+    saved = folder / "interrupted/checkpoint/step-00000005/manifest.json"
+    deadline = time.monotonic() + 120
+    while not saved.exists() and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running.kill()
+    running.wait()
+    rows = run_processes(folder, "interrupted", "--steps=22", "--every=5")
+    assert 0 < len(rows) < 22
+    assert rows == whole[-len(rows) :]
+    assert same_weights(folder / "interrupted/best", model_of(folder / "uninterrupted/best").state_dict())
+    assert run(program, folder, "interrupted", "--steps=22", "--every=5") == []
+
+
+LORA = ["--pack", "--length=96", "--lora=4", "--targets=q_proj,v_proj,down_proj"]
+
+
+def test_adapters_are_trained_on_packed_chats_and_loaded_by_peft(folder, program):
+    peft = pytest.importorskip("peft")
+    rows = run(program, folder, "adapters", *LORA)
+    assert rows == run_processes(folder, "adapters of processes", *LORA)
+    expected = peft.PeftModel.from_pretrained(model_of(folder / "model"), folder / "adapters/best")
+    best = json.loads((folder / "adapters/best/best.json").read_text())
+    assert 0 < best["loss"] < float(rows[0][1]) - 0.1
+    assert best["loss"] == pytest.approx(held_out_loss(expected, folder), abs=1e-5)  # of chats that are not packed
+    with expected.disable_adapter():
+        assert held_out_loss(expected, folder) > best["loss"] + 0.1
+    of_processes = peft.PeftModel.from_pretrained(model_of(folder / "model"), folder / "adapters of processes/best")
+    assert all(map(torch.equal, expected.state_dict().values(), of_processes.state_dict().values()))
+    assert run(program, folder, "merged", *LORA, "--merge", "--checkpointing") == rows
+    assert same_weights(folder / "merged/best", expected.merge_and_unload().state_dict())
+    assert transformers.AutoTokenizer.from_pretrained(folder / "merged/best").chat_template == MARKED
+
+
+def test_adapters_of_a_model_in_bfloat16(folder, program):
+    peft = pytest.importorskip("peft")
+    rows = run(program, folder, "half", *LORA, "--dtype=bfloat16", "--targets=all-linear")
+    assert float(rows[-1][2]) < float(rows[0][1]) - 0.1
+    assert run(program, folder, "half merged", *LORA, "--dtype=bfloat16", "--targets=all-linear", "--merge") == rows
+    base = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.bfloat16)
+    model = peft.PeftModel.from_pretrained(base, folder / "half/best")
+    adapters = [p for name, p in model.named_parameters() if "lora_" in name]
+    assert len(adapters) == 2 * 7 * 4 and all(p.dtype == torch.float32 for p in adapters)
+    merged = transformers.AutoModelForCausalLM.from_pretrained(folder / "half merged/best")
+    assert merged.dtype == torch.bfloat16
+    assert all(map(torch.equal, merged.state_dict().values(), model.merge_and_unload().state_dict().values()))
+
+
+def test_modules_that_are_not_there_are_an_error(folder, program):
+    pytest.importorskip("peft")
+    with pytest.raises(SystemExit, match="--targets: nothing to train in layers 0 to 1: Target modules .*nowhere"):
+        run(program, folder, "nothing", "--lora=4", "--targets=nowhere")
+
+
+def test_packed_chats_do_not_see_each_other(folder, program):
+    chats = [([5 + i, 6, 7, 8 + i] + [9] * (i % 3), [IGNORED, IGNORED, 7, 8 + i] + [9] * (i % 3)) for i in range(7)]
+    rows = program.packed(chats, 10)
+    assert sorted(chat for row in rows for chat in row) == sorted(chats)
+    assert len(rows) == 4 and max(sum(len(ids) for ids, _ in row) for row in rows) <= 10
+    ids, positions, targets = program.tensors_of(rows)
+    model = model_of(folder / "model").eval()
+    with torch.no_grad():
+        logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+        for at, row in enumerate(rows):
+            begin = 0
+            for tokens, labels in row:
+                alone = model(input_ids=torch.tensor([tokens])).logits[0]
+                here = slice(begin, begin + len(tokens))
+                torch.testing.assert_close(logits[at, here], alone)
+                assert targets[at, here].tolist() == [*labels[1:], IGNORED]
+                begin += len(tokens)
+            assert (targets[at, begin:] == IGNORED).all()
+
+
+@pytest.mark.parametrize("template", ["PLAIN", CHATML, MARKED])
+def test_the_answers_and_their_ends_are_learned(folder, program, template):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model")
+    tokenizer.chat_template = getattr(program, template, template)
+    ids, labels = program.tokens_of(chat("2?", "3.", "ok", "Yes."), tokenizer, 200)
+    learned, seen = tokenizer.decode([i for i in labels if i >= 0]), tokenizer.decode(ids)
+    if template == "PLAIN":
+        assert learned == "3.<|end|>\nYes.<|end|>\n"
+        assert seen == "user: 2?\nassistant: 3.<|end|>\nuser: ok\nassistant: Yes.<|end|>\n"
     else:
-        assert learned == "3.<|end|>" and seen.startswith("<|user|>2?<|end|><|assistant|>3.<|end|><|user|>ok<|end|>")
+        assert learned == "3.<|end|>Yes.<|end|>"
+        assert seen == "<|user|>2?<|end|><|assistant|>3.<|end|><|user|>ok<|end|><|assistant|>Yes.<|end|>"
+    assert program.tokens_of(chat("2?", "3.", "ok", "Yes."), tokenizer, 5)[0] == ids[:5]
 
 
-def test_a_resumed_run_continues_where_the_checkpoint_ends(folder):
-    checkpoints = [f"--set=checkpoint.dir={folder / 'saved'}", "--set=checkpoint.every=4"]
-    whole = [row[:2] for row in run(folder, "whole")]
-    assert [row[:2] for row in run(folder, "first", *checkpoints, steps=8)] == whole[:8]
-    assert [row[:2] for row in run(folder, "second", *checkpoints)] == whole[8:]
+def test_wrong_chats_name_the_line(folder, program):
+    (folder / "wrong.jsonl").write_text(json.dumps(chat("1", "2")) + '\n{"text": "x"}\n')
+    with pytest.raises(SystemExit, match="wrong.jsonl:2: expected .*KeyError"):
+        run(program, folder, "out", chats="wrong.jsonl")
+    (folder / "unanswered.jsonl").write_text(f"{json.dumps(chat('1'))}\n{json.dumps(chat('1', '2'))}\n")
+    with pytest.raises(SystemExit, match="expected at least 2 chats with an answer within 1024 tokens, got 1"):
+        run(program, folder, "out", chats="unanswered.jsonl")
+
+
+def test_chats_come_from_datasets_too(folder, program):
+    pytest.importorskip("datasets")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model")
+    of_file, of_dataset = (program.read_chats(str(folder / name), tokenizer, 99) for name in ("chats/train.jsonl", "chats"))
+    assert of_file == of_dataset and len(of_file) == 60
+
+
+def test_the_figures_are_in_tensorboard(folder, program):
+    writer = pytest.importorskip("tensorboardX")
+    assert writer
+    run(program, folder, "logged", "--steps=2")
+    assert list((folder / "logged/logs").glob("events*"))

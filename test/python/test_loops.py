@@ -196,6 +196,66 @@ def test_a_training_resumes_with_the_optimizer_of_the_program(tmp_path, optimize
     assert equal(parts, plain.parts)
 
 
+SCHEDULERS = {
+    "warm-up": lambda o, **at: torch.optim.lr_scheduler.LambdaLR(o, lambda step: min(1.0, (step + 1) / 4), **at),
+    "cosine": lambda o, **at: torch.optim.lr_scheduler.CosineAnnealingLR(o, 6, **at),
+    "one cycle": lambda o, **at: torch.optim.lr_scheduler.OneCycleLR(o, 0.05, total_steps=8, **at),
+}
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("tensor_lr", [False, True])
+def test_a_training_resumes_with_its_scheduler(tmp_path, scheduler, tensor_lr):
+    def optimizer(params):
+        lr = torch.tensor(1e-2, dtype=torch.float64) if tensor_lr else 1e-2
+        biases = [p for name, p in params.named() if name.endswith("bias")]
+        others = [p for name, p in params.named() if not name.endswith("bias")]
+        return torch.optim.AdamW([{"params": biases, "lr": lr / 2}, {"params": others}], lr, (0.8, 0.9))
+
+    plain = PlainLoop(mlp(2), optimizer)
+    expected = [SCHEDULERS[scheduler](o) for o in plain.optimizers]
+    for begin in (0, 3):
+        parts = mlp(2)
+        with open_pipeline(parts, optimizer, settings={**JITTER, "checkpoint.dir": str(tmp_path)}) as pipe:
+            assert pipe.steps == begin
+            schedulers = [SCHEDULERS[scheduler](o, last_epoch=pipe.steps - 1) for o in pipe.optimizers]
+            for step in range(begin, begin + 3):
+                assert step_of(pipe, *rows(step)) == plain.step(*rows(step))
+                for each in (*schedulers, *expected):
+                    each.step()
+            pipe.save()  # with the rates of the next step
+    assert equal(parts, plain.parts)
+
+
+def test_the_rates_of_a_schedule_move_to_a_pipeline_with_other_stages():
+    model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(4)])
+
+    def parts_of(count):
+        class Part(torch.nn.Sequential):
+            def name_of_parameter(self, name):
+                return f"{self.first + int(name.split('.')[0])}.{name.split('.')[1]}"
+
+        parts = []
+        for i in range(count):
+            parts.append(Part(*twin(model)[i * 4 // count : (i + 1) * 4 // count]))
+            parts[-1].first = i * 4 // count
+        return parts
+
+    with open_pipeline(parts_of(2)) as pipe:
+        step_of(pipe, *rows(0))
+        for o in pipe.optimizers:
+            o.param_groups[0].update(lr=0.03, betas=(0.5, 0.6))
+        state = pipe.state_dict()
+    assert state["optimizer.3.bias.lr:group"].item() == 0.03
+    with open_pipeline(parts_of(4)) as pipe:
+        pipe.load_state_dict(state)
+        assert [(o.param_groups[0]["lr"], o.param_groups[0]["betas"]) for o in pipe.optimizers] == [(0.03, (0.5, 0.6))] * 4
+        for key in [key for key in state if key.endswith(":group")]:  # as checkpoints were before
+            del state[key]
+        pipe.load_state_dict(state)
+        assert pipe.optimizers[0].param_groups[0]["lr"] == 0.03
+
+
 def test_an_optimizer_whose_state_cannot_be_saved_says_so(tmp_path):
     class Odd(torch.optim.SGD):
         def step(self):

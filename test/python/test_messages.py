@@ -2,6 +2,7 @@
 
 import collections
 import enum
+import re
 
 import pytest
 import rrfp
@@ -128,6 +129,12 @@ class Plain(torch.Tensor):
 def test_what_cannot_travel_is_refused_by_its_kind(make, kind):
     with pytest.raises(rrfp.Error, match=f"^stage 0, F.* between stages: .*{kind}"):
         arrived(make)
+
+
+@pytest.mark.parametrize("key", [("layer", 1), b"layer", frozenset()])
+def test_a_key_that_cannot_travel_is_refused_by_name(key):
+    with pytest.raises(rrfp.Error, match=re.escape(f"expected dicts whose keys are texts or numbers, got {key!r}")):
+        arrived(lambda x: {"inner": [{key: x}]})
 
 
 @pytest.mark.parametrize("make", [lambda x: x.detach().to_sparse(), lambda x: torch.empty(4, 16, device="meta")])

@@ -29,8 +29,10 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/transformers.md"])
 def test_the_snippets_of_a_page_run_in_their_order(page, tmp_path, monkeypatch):
+    if page == "docs/transformers.md":
+        pytest.importorskip("peft")
     monkeypatch.chdir(tmp_path)  # a snippet saves checkpoints
     names = {}
     found = blocks(page, "python")
@@ -60,9 +62,41 @@ def test_the_server_of_the_page_on_monitoring_gives_the_metrics_of_a_pipeline():
         pipe.metrics()
 
 
-def test_the_program_of_the_page_on_pytorch_runs(tmp_path):
+# A stand-in for torchtitan around its snippet: a function that makes the pipeline, and what the trainer calls.
+TITAN_BEFORE = """
+import sys, types
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+def pipeline_llm(model, *, parallel_dims, loss_fn):
+    stage = PipelineStage(model, dist.get_rank(), 2, torch.device("cpu"))
+    return Schedule1F1B(stage, 4, loss_fn=loss_fn), [model], dist.get_rank() == 0, dist.get_rank() == 1
+
+dist.init_process_group("gloo")
+sys.modules["torchtitan.distributed.pipeline_parallel"] = types.SimpleNamespace(pipeline_llm=pipeline_llm)
+config = types.SimpleNamespace(model_spec=types.SimpleNamespace(pipelining_fn=pipeline_llm))
+"""
+TITAN_AFTER = """
+dims = types.SimpleNamespace(pp=2, cp=1, tp=1, ep=1, world_size=2)
+schedule, parts, has_first, has_last = config.model_spec.pipelining_fn(
+    torch.nn.Linear(8, 8), parallel_dims=dims, loss_fn=torch.nn.functional.mse_loss
+)
+assert type(schedule).__name__ == "ReadySchedule"
+x, losses = torch.ones(8, 8), []
+schedule.step(*([x] if has_first else []), target=x if has_last else None, losses=losses if has_last else None)
+assert parts[0].weight.grad is not None and len(losses) == 4 * has_last
+schedule.close()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    "page, before, after", [("pytorch", "", ""), ("torchtitan", TITAN_BEFORE, TITAN_AFTER)], ids=["pytorch", "torchtitan"]
+)
+def test_the_program_of_a_page_runs_in_two_processes(tmp_path, page, before, after):
     program = tmp_path / "train.py"
-    program.write_text(blocks("docs/pytorch.md", "py")[0])
+    program.write_text(before + blocks(f"docs/{page}.md", "py")[0] + after)
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)],
         capture_output=True,

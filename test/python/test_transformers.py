@@ -1,6 +1,8 @@
 """Models of transformers, without a line changed in them."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import rrfp
@@ -170,6 +172,36 @@ def test_a_process_loads_the_weights_of_its_own_part(tmp_path, name, shards):
         assert torch.equal(value, expected[key]), key
     [part.load() for part in parts]
     assert train(parts) == train(whole)
+
+
+PEAK = """
+import resource, sys
+import rrfp, torch
+
+def load(folder):
+    part = rrfp.from_pretrained(folder, 4)[2].load()
+    for p in part.parameters():
+        p.detach().sum()  # Pages of a mapped file come when they are read.
+    return sum(p.numel() * p.element_size() for p in part.parameters())
+
+load(sys.argv[1] + "/small")  # all that is imported and made once
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+size = load(sys.argv[1] + "/large")
+print(size, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+
+
+def test_a_process_never_holds_more_than_its_part(tmp_path):
+    for name, width in (("small", 32), ("large", 384)):
+        sizes = {"hidden_size": width, "intermediate_size": 3 * width, "num_hidden_layers": 8, "num_attention_heads": 4}
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=4000, **sizes))
+        model.save_pretrained(tmp_path / name)
+    whole = sum(p.numel() * p.element_size() for p in model.parameters())
+    done = subprocess.run([sys.executable, "-c", PEAK, str(tmp_path)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    size, peak = map(int, done.stdout.split())
+    assert whole > 60e6 and size < whole / 4
+    assert peak < 1.2 * size + 10e6  # the allocator's own
 
 
 def test_loading_tied_and_prefixed_weights(tmp_path):

@@ -1,0 +1,72 @@
+"""Adapters of peft and checkpoints of activations, over stages."""
+
+import copy
+
+import pytest
+import rrfp
+import torch
+from models import equal, train_plainly
+
+transformers = pytest.importorskip("transformers")
+from test_transformers import Logits, ids_of, loss_fn, make  # noqa: E402
+
+
+def trained(params):
+    return torch.optim.AdamW([p for p in params if p.requires_grad], 1e-2)
+
+
+def train(parts, autocast=None):
+    losses = []
+    settings = {"jitter.compute": "lognormal", "jitter.compute_sigma": 0.5}
+    with rrfp.Pipeline(parts, loss_fn, 4, optimizer=trained, settings=settings, autocast=autocast) as pipe:
+        for step in range(2):
+            losses.append([])
+            pipe.step(ids_of(step), target=ids_of(step), losses=losses[-1])
+    return [[loss.item() for loss in step] for step in losses]
+
+
+def train_whole(model):
+    return train_plainly([Logits(model)], loss_fn, [(ids_of(s), ids_of(s)) for s in range(2)], 4, optimizer=trained)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("checkpoints", [None, "before the cut", "after the cut"])
+def test_adapters_over_stages_equal_a_plain_loop(tmp_path, name, dtype, checkpoints):
+    peft = pytest.importorskip("peft")
+    # Random adapters, because those of zeros would pass on no gradient to others.
+    config = peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+    begin = peft.get_peft_model(make(name).to(dtype), config)
+    plain = copy.deepcopy(begin)
+    if checkpoints:
+        plain.gradient_checkpointing_enable()
+    expected = train_whole(plain)
+    for stages in (2, 4):
+        model = copy.deepcopy(begin)
+        if checkpoints == "before the cut":
+            model.gradient_checkpointing_enable()
+        parts = rrfp.from_transformers(model, stages)
+        if checkpoints == "after the cut":
+            model.gradient_checkpointing_enable()
+        assert train(parts) == expected
+        assert equal([model], [plain])
+    model.save_pretrained(tmp_path)
+    loaded = peft.PeftModel.from_pretrained(make(name).to(dtype), tmp_path)
+    assert torch.equal(loaded(ids_of(7)).logits, plain.eval()(ids_of(7)).logits)
+
+
+@pytest.mark.parametrize("checkpoints", ["before the cut", "after the cut"])
+def test_checkpoints_of_activations_do_not_change_the_bits(checkpoints):
+    model = make("llama")
+    plain = copy.deepcopy(model)
+    if checkpoints == "before the cut":
+        model.gradient_checkpointing_enable()
+    parts = rrfp.from_transformers(model, 2)
+    if checkpoints == "after the cut":
+        model.gradient_checkpointing_enable()
+    runs = []
+    for layer in model.model.layers:
+        layer.self_attn.register_forward_pre_hook(lambda *_: runs.append(1))
+    assert train(parts) == train_whole(plain)
+    assert len(runs) == 2 * 2 * 4 * 4  # each of 4 layers twice in 2 steps of 4 microbatches
+    assert equal([model], [plain])
