@@ -75,8 +75,14 @@ class python_orders {
 
  private:
   result<sequence> order_of(stage_id stage) const {
+    std::vector<std::string> names;
+    try {
+      names = (*order_)(stage.value()).cast<std::vector<std::string>>();
+    } catch (const py::error_already_set& e) {
+      return error{py::str(e.value()), error_kind::failed};
+    }
     sequence all;
-    for (const auto& name : (*order_)(stage.value()).cast<std::vector<std::string>>()) {
+    for (const auto& name : names) {
       const auto t = task_of(name);
       if (!t)
         return error{"policy: expected tasks such as \"F0\", \"B0\", \"W0\" or \"BW0\", got '" +

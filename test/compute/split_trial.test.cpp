@@ -1,4 +1,4 @@
-#include <split_trial.hpp>
+#include <rrfp/torch/split_trial.hpp>
 
 #include <catch2/catch.hpp>
 

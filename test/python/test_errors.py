@@ -60,18 +60,20 @@ def test_an_exception_in_backward_names_the_task():
         step([torch.nn.Linear(16, 16), Part()])
 
 
-@pytest.mark.parametrize("good_calls", [0, 2])
-def test_an_exception_of_a_policy_is_the_cause(good_calls):
-    calls = []
+@pytest.mark.parametrize("fails_in_step", [False, True])
+def test_an_exception_of_a_policy_is_the_cause(fails_in_step):
+    fails = not fails_in_step
 
     def policy(stage, n_stages, n_microbatches):
-        calls.append(stage)
-        if len(calls) > good_calls:
+        if fails:
             raise LookupError("no rank")
         return [f"{kind}{mb}" for kind in ("F", "BW") for mb in range(n_microbatches)]
 
     with pytest.raises(rrfp.Error, match="^policy: LookupError: no rank$") as raised:
-        step(mlp(2), policy=policy)
+        pipe = rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=6, policy=policy, optimizer=adam)
+        fails = True
+        x, y = rows(1)
+        pipe.step(x, target=y)
     assert isinstance(raised.value.__cause__, LookupError)
     assert raised.value.__cause__.__traceback__ is not None
 

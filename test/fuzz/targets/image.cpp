@@ -1,5 +1,5 @@
 /// Images: the size in the header, and the pixels of small ones.
-#include <image_file.hpp>
+#include <rrfp/data/image_file.hpp>
 
 #include "promises.hpp"
 

@@ -1,6 +1,6 @@
 /// JSON lines: documents, and texts with images.
-#include <input_file.hpp>
-#include <json_line.hpp>
+#include <rrfp/data/input_file.hpp>
+#include <rrfp/data/json_line.hpp>
 
 #include "promises.hpp"
 

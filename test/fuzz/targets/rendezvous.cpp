@@ -2,7 +2,7 @@
 /// chooses the size of frames and how the bytes arrive.
 #include <algorithm>
 
-#include <frames.hpp>
+#include <rrfp/membership/frames.hpp>
 
 #include "promises.hpp"
 

@@ -2,8 +2,8 @@
 /// bytes that follow it.
 #include <charconv>
 
-#include <header.hpp>
 #include <rrfp/safetensors/file.hpp>
+#include <rrfp/safetensors/header.hpp>
 
 #include "promises.hpp"
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <vector>
 
-#include <token_file.hpp>
+#include <rrfp/data/token_file.hpp>
 
 #include "promises.hpp"
 

@@ -2,7 +2,7 @@
 #include <cstring>
 #include <vector>
 
-#include <wire_format.hpp>
+#include <rrfp/transport/ucx/wire_format.hpp>
 
 #include "promises.hpp"
 

@@ -9,10 +9,10 @@
 #include <fstream>
 #include <memory>
 
-#include <frames.hpp>
-#include <image_file.hpp>
 #include <rrfp/base/bytes.hpp>
-#include <wire_format.hpp>
+#include <rrfp/data/image_file.hpp>
+#include <rrfp/membership/frames.hpp>
+#include <rrfp/transport/ucx/wire_format.hpp>
 
 namespace {
 
