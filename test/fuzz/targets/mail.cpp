@@ -1,7 +1,7 @@
 /// Mail between actors of two nodes: the address, the code of the message and its fields. What fits
 /// the run may be used to index.
-#include <control/hang_cause.hpp>
-#include <control/mail_ranges.hpp>
+#include <rrfp/actors/control/hang_cause.hpp>
+#include <rrfp/actors/control/mail_ranges.hpp>
 
 #include "promises.hpp"
 
