@@ -1,6 +1,6 @@
-"""Runs a test file of this folder, or all that have no test of their own in ctest. Without pytest they are skipped.
+"""Runs a test file of this folder, one of the groups below, or all other files. Without pytest they are skipped.
 
-run.py [FILE] [OPTION for pytest...]
+run.py [FILE | GROUP] [OPTION for pytest...]
 """
 
 import pathlib
@@ -12,8 +12,18 @@ except ImportError:
     print("skipped: pytest is not installed (scripts/setup installs it)")
     sys.exit(77)
 folder = pathlib.Path(__file__).parent
-apart = ["test_families.py", "test_ready_schedule.py"]
-files = [str(folder / sys.argv.pop(1))] if sys.argv[1:] and sys.argv[1].endswith(".py") else [
-    str(folder), *(f"--ignore={folder / name}" for name in apart)
-]
+# Each of these groups is a test of its own in ctest, so that they run side by side.
+groups = {
+    "analyze": ["analyze"],
+    "families": ["families"],
+    "ready_schedule": ["ready_schedule"],
+    "recovery": ["recovery"],
+    "transformers": ["adapters", "finetune", "towers", "transformers"],
+}
+path_of = lambda name: str(folder / f"test_{name}.py")
+chosen = sys.argv.pop(1) if sys.argv[1:] and not sys.argv[1].startswith("-") else None
+if chosen is None:
+    files = [str(folder), *(f"--ignore={path_of(name)}" for names in groups.values() for name in names)]
+else:
+    files = [path_of(name) for name in groups[chosen]] if chosen in groups else [str(folder / chosen)]
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *files, *sys.argv[1:]]))
