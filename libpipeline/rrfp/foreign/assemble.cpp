@@ -183,7 +183,7 @@ bool is_whole(const task_set& tasks, const pipeline_shape& shape) {
   return true;
 }
 
-/// Keeps the steps that are whole on all stages, and renumbers them.
+/// Keeps the steps that are whole on all stages, and numbers them from 1, as users do.
 status keep_whole_steps(std::vector<placed_record>& records, found_run& made) {
   const auto& run = made.run;
   std::map<step_id, std::map<std::pair<replica_id, stage_id>, task_set>> steps;
@@ -194,7 +194,7 @@ status keep_whole_steps(std::vector<placed_record>& records, found_run& made) {
   for (const auto& [step, stages] : steps) {
     bool whole = stages.size() == std::size_t{run.replicas} * run.shape.stages;
     for (const auto& [_, tasks] : stages) whole = whole && is_whole(tasks, run.shape);
-    if (whole) kept.emplace(step, step_id{kept.size()});
+    if (whole) kept.emplace(step, step_id{kept.size() + 1});
   }
   if (kept.empty())
     return error{fmt::format(

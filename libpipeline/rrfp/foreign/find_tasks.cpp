@@ -136,12 +136,12 @@ class by_operators {
     std::vector<found_task> found;
     bool open = false;
     auto post = trace_.posts.begin();
-    nanoseconds outer_begin = 0;
+    nanoseconds before = 0;
     for (const auto& o : trace_.operators) {
       for (; post != trace_.posts.end() && post->begin < o.begin; ++post) open = false;
       if (!o.is_autograd) {
         open = false;
-        outer_begin = o.begin;
+        before = o.begin;
         continue;
       }
       if (open) {
@@ -150,23 +150,24 @@ class by_operators {
       }
       open = true;
       found_task b{o, task_kind::backward_weight, unnamed, unnamed, std::nullopt};
-      b.begin = begin_of(o.begin, outer_begin);
+      b.begin = begin_of(o.begin, before);
       found.push_back(b);
     }
     return found;
   }
 
-  /// A backward begins when its message has come; that of a loss with the operator before it, which
-  /// makes the first gradient.
+  /// A backward begins when its message has come, or with its first operator.
   nanoseconds begin_of(nanoseconds first, nanoseconds operator_before) const {
     const auto edge = edge_before(first);
-    if (operator_before <= edge) return edge == 0 ? first : edge;
-    constexpr nanoseconds loss_gradient_max = 1'000'000;
-    return first - operator_before < loss_gradient_max ? operator_before : first;
+    return edge > operator_before ? edge : first;
   }
 
-  /// The last end of a message, or of a split of the batch, up to `at`; 0: none.
+  /// The last end of a message, or of a split of the batch, up to `at`; 0: none. 1F1B waits for a
+  /// send only together with a receive, which it posts after it.
   nanoseconds edge_before(nanoseconds at) const {
+    const auto post = std::partition_point(trace_.posts.begin(), trace_.posts.end(),
+                                           [&](const message_span& p) { return p.begin <= at; });
+    if (post != trace_.posts.begin() && std::prev(post)->is_send) return std::prev(post)->end;
     const auto after = std::upper_bound(edges_.begin(), edges_.end(), at);
     return after == edges_.begin() ? 0 : *std::prev(after);
   }

@@ -232,7 +232,9 @@ class kineto_events final : public json_events_base {
       push(into_.splits, time.end);
       return;
     }
-    push(into_.operators, {time, name.starts_with("autograd::engine::")});
+    // The gradient of a loss, with which its backward begins.
+    const bool is_seed = name == "aten::ones_like";
+    push(into_.operators, {time, is_seed || name.starts_with("autograd::engine::")});
   }
 
   void keep_function(interval time) {
