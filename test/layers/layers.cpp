@@ -107,7 +107,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
         torch}},
       {"python",
        {"python",
-        {"core", "simulate", "job", "compute", "report", "foreign", "forecast", "policies",
+        {"core", "io", "simulate", "job", "compute", "report", "foreign", "forecast", "policies",
          "actors", "membership"},
         {}}},
       // Experiments: above libpipeline and policies, without actors but in one engine.

@@ -3,8 +3,8 @@
 usage: recorded_program.py FOLDER CASE...   CASE: schedule:microbatches:spread, for example 1f1b:8:0.4
 
 Each stage sleeps: F, B and W take known times, which differ between tasks by a log-normal factor of that spread. Each
-rank writes FOLDER/CASE/rank0.json.gz and measures its tasks itself: FOLDER/CASE/truth0.json. The case ready-POLICY
-runs ReadySchedule on the same stages, measures its steps, and records nothing.
+rank writes FOLDER/CASE/rank0.json.gz and measures its tasks itself: FOLDER/CASE/truth0.json. The schedule
+ready-POLICY-SLOTS-CHUNKS is ReadySchedule on the same stages; it measures its steps, and records nothing.
 """
 
 import json
@@ -105,7 +105,11 @@ def run(folder, case):
     count, spread = int(count), float(spread)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     ready = name.startswith("ready-")
-    make, chunks = (None, 1) if ready else SCHEDULES[name]
+    if ready:
+        _, policy, slots, chunks = name.split("-")
+        chunks = int(chunks)
+    else:
+        make, chunks = SCHEDULES[name]
     positions = [2 * ranks - 1 - rank if name == "zbv" and c else rank + c * ranks for c in range(chunks)]
     tasks = []
     stages = [
@@ -115,7 +119,6 @@ def run(folder, case):
     if ready:
         from rrfp.torch import ReadySchedule
 
-        _, policy, slots = name.split("-")
         schedule = ReadySchedule(stages, policy=policy, slots=int(slots), **options)
     else:
         stages = [measured(stage, tasks) for stage in stages]

@@ -12,7 +12,7 @@ except ImportError:
     print("skipped: pytest is not installed (scripts/setup installs it)")
     sys.exit(77)
 folder = pathlib.Path(__file__).parent
-apart = ["test_families.py", "test_ready_schedule.py"]
+apart = ["test_analyze.py", "test_families.py", "test_ready_schedule.py"]
 files = [str(folder / sys.argv.pop(1))] if sys.argv[1:] and sys.argv[1].endswith(".py") else [
     str(folder), *(f"--ignore={folder / name}" for name in apart)
 ]
