@@ -67,8 +67,8 @@ class placer {
       : ranks_(ranks), run_(run) {}
 
   result<std::vector<rank_position>> place() {
-    if (auto found = names_stages(ranks_.front()) ? by_names() : by_position(); !found)
-      return found.failure();
+    const bool is_named = std::any_of(ranks_.begin(), ranks_.end(), names_stages);
+    if (auto found = is_named ? by_names() : by_position(); !found) return found.failure();
     std::map<std::uint32_t, std::uint32_t> replicas;  // of each stage
     std::vector<rank_position> placed;
     for (const auto stage : stages_) placed.push_back({replicas[stage]++, stage});

@@ -46,6 +46,10 @@ std::optional<nanoseconds> received_in(const rank_trace& trace, const interval& 
 class by_names {
  public:
   explicit by_names(const rank_trace& trace) : trace_(trace) {
+    // Beside the names of torch's runtime, those of GPipe are a program's own.
+    has_stages_ = std::any_of(trace.named.begin(), trace.named.end(), [](const auto& r) {
+      return !is_message(r.what) && r.virtual_stage != unnamed;
+    });
     for (const auto& r : trace.named)
       if (r.what == marked::receive)
         receives_[{r.virtual_stage, r.is_forward, r.microbatch}].push_back(r);
@@ -54,7 +58,7 @@ class by_names {
   std::vector<found_task> find() const {
     std::vector<found_task> tasks;
     for (const auto& r : trace_.named) {
-      if (is_message(r.what)) continue;
+      if (is_message(r.what) || (has_stages_ && r.virtual_stage == unnamed)) continue;
       found_task t{r, kind_of(r.what), r.virtual_stage, r.microbatch, arrival_of(r)};
       if (t.arrived) t.begin = std::clamp(*t.arrived, t.begin, t.end);
       // GPipe sends within the interval, after the task.
@@ -82,6 +86,7 @@ class by_names {
   }
 
   const rank_trace& trace_;
+  bool has_stages_ = false;
   std::map<std::tuple<std::uint32_t, bool, std::uint32_t>, std::vector<marked_range>> receives_;
 };
 
