@@ -34,7 +34,7 @@ result<file_kind> kind_of(const std::string& file) {
       fmt::format("{}: expected a trace of rrfp-node run --trace, of torch.profiler (.json or "
                   ".json.gz), or CSV "
                   "with the columns stage, microbatch, kind, start and end, got {}",
-                  file, first == std::string::npos ? "an empty file" : "something else")};
+                  file, first == std::string::npos ? "an empty file" : "text that is not JSON")};
 }
 
 status read_own(const std::string& file, std::vector<found_run>& runs) {
