@@ -115,22 +115,58 @@ TEST_CASE("1F1B, which names nothing, is found between its messages") {
 }
 
 TEST_CASE("Python functions give the tasks of frameworks that name nothing") {
-  written files;
-  for (const int rank : {0, 1}) {
-    profiled trace{rank_members(rank)};
-    const double at = rank == 0 ? 0 : 10;
-    for (const int mb : {0, 1}) {
-      const auto file = "/site-packages/deepspeed/runtime/pipe/engine.py(700): ";
-      trace.event("python_function", std::string{file} + "_exec_forward_pass", at + 100 * mb,
-                  at + 100 * mb + 10);
-      trace.event("python_function", std::string{file} + "_exec_backward_pass",
-                  at + 100 * mb + 40 - 3 * at, at + 100 * mb + 50 - 3 * at);
+  struct framework {
+    std::string file, forward, backward;
+  };
+  for (const auto& [file, forward, backward] :
+       {framework{"deepspeed/runtime/pipe/engine.py(700): ", "_exec_forward_pass",
+                  "_exec_backward_pass"},
+        framework{"megatron/core/pipeline_parallel/schedules.py(300): ", "forward_step",
+                  "backward_step"},
+        framework{"torch/distributed/pipelining/stage.py(669): ", "forward_one_chunk",
+                  "backward_one_chunk"}}) {
+    written files;
+    for (const int rank : {0, 1}) {
+      profiled trace{rank_members(rank)};
+      for (const int mb : {0, 1}) {
+        const double at = 100 * mb + 10 * rank, back = 100 * mb + 40 - 20 * rank;
+        const auto add = [&](const std::string& name, double begin) {
+          trace.event("python_function", "/site-packages/" + file + name, begin, begin + 10);
+        };
+        add(forward, at);
+        add(backward, back);
+        add("another", back + 2);
+      }
+      files.add(fmt::format("rank{}.json", rank), trace.text());
     }
+    const auto found = files.run();
+    CHECK(found.run.shape.stages == 2);
+    CHECK(tasks_of(found, 0) == names{"F0 0-10", "BW0 40-50"});
+    CHECK(tasks_of(found, 1) == names{"F0 10-20", "BW0 20-30"});
+  }
+}
+
+TEST_CASE("the group of a pipeline tells which ranks belong together") {
+  written files;
+  for (const int rank : {0, 1, 2, 3}) {
+    profiled trace{fmt::format(R"("schemaVersion":1,"distributedInfo":{{"rank":{},"world_size":4,)"
+                               R"("pg_config":[{{"pg_desc":"mesh_pp","ranks":[{}]}},)"
+                               R"({{"pg_desc":"mesh_dp","ranks":[{}]}}]}})",
+                               rank, rank % 2 == 0 ? "0,2" : "1,3", rank < 2 ? "0,1" : "2,3")};
+    const double later = rank % 2 == 0 ? 0 : 5;
+    const auto file = "x/torch/distributed/pipelining/stage.py(1): ";
+    trace.event("python_function", std::string{file} + "forward_one_chunk",
+                rank < 2 ? 0 : 10 + later, rank < 2 ? 10 + later : 20 + later);
+    trace.event("python_function", std::string{file} + "backward_one_chunk", rank < 2 ? 50 : 30,
+                rank < 2 ? 60 : 40);
     files.add(fmt::format("rank{}.json", rank), trace.text());
   }
   const auto found = files.run();
-  CHECK(found.run.shape.stages == 2);
-  CHECK(tasks_of(found, 0) == names{"F0 0-10", "BW0 40-50"});
+  CHECK(found.run.replicas == 2);
+  CHECK(found.run.shape == pipeline_shape{2, 1, 1, placement::linear});
+  for (const auto& t : found.run.tasks)
+    if (t.stage == stage_id{1} && t.what.kind == task_kind::forward)
+      CHECK(t.begin == (t.replica == replica_id{0} ? 10'000'000 : 15'000'000));
 }
 
 TEST_CASE("on a device a task lasts as its kernels, without those of collectives") {
