@@ -1,7 +1,6 @@
 """rrfp.analyze() finds in the traces of torch's own profiler what the processes measured themselves."""
 
 import gzip
-import json
 import os
 import pathlib
 import re
@@ -11,11 +10,11 @@ import sys
 
 import pytest
 import rrfp
+from recorded_errors import off, pairs_of
 
 FOLDER = pathlib.Path(__file__).parent
 ROOT = FOLDER.parents[1]
 CASES = ["1f1b:4:0.4", "1f1b:8:0", "gpipe:4:0", "interleaved:4:0.4", "zero_bubble:4:0"]
-KINDS = {"F": "F", "B": "BW", "I": "B", "W": "W"}
 
 
 def torchrun(processes, *arguments):
@@ -42,44 +41,16 @@ def recorded(tmp_path_factory):
     return folder
 
 
-def truth_of(folder, rank):
-    """The tasks that the process measured, in the order in which they ran."""
-    return sorted(json.loads((folder / f"truth{rank}.json").read_text())["tasks"], key=lambda task: task[3])
-
-
-def of_stage(rows, stage):
-    return sorted((row for row in rows if row["stage"] == stage), key=lambda row: row["begin_ms"])
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_tasks_take_as_long_as_the_process_measured(recorded, case):
-    found = rrfp.analyze(f"{recorded}/{case}/*.json.gz")
-    off = []
-    for rank in (0, 1):
-        measured, tasks = truth_of(recorded / case, rank), of_stage(found.tasks, rank)
-        assert [(KINDS[kind], mb) for _, kind, mb, _, _ in measured] == [(t["kind"], t["microbatch"]) for t in tasks]
-        took = [end - begin for *_, begin, end in measured]
-        said = [t["end_ms"] - t["begin_ms"] for t in tasks]
-        assert sum(said) == pytest.approx(sum(took), rel=0.03)
-        off += [abs(b / a - 1) for a, b in zip(took, said) if a > 2]  # the first stage of a zero bubble has no B
-    assert statistics.median(off) < 0.03, sorted(off)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_waits_are_those_that_the_process_measured(recorded, case):
-    found = rrfp.analyze(f"{recorded}/{case}/*.json.gz")
-    key = lambda row: (row["step"], row["kind"], row["microbatch"], row["chunk"])
-    said = took = 0
-    for rank in (0, 1):
-        waits = {key(row): row["end_ms"] - row["begin_ms"] for row in of_stage(found.waits, rank)}
-        measured, tasks = truth_of(recorded / case, rank), of_stage(found.tasks, rank)
-        for i, task in enumerate(tasks):
-            if i > 0 and key(task) in waits and tasks[i - 1]["step"] == task["step"]:
-                said += waits[key(task)]
-                took += measured[i][3] - measured[i - 1][4]
+def test_tasks_and_waits_take_as_long_as_the_processes_measured(recorded, case):
+    tasks, waits, same_order = pairs_of(rrfp.analyze(f"{recorded}/{case}/*.json.gz"), recorded / case)
+    assert same_order
+    assert statistics.median(off(tasks)) < 3
+    took, said = map(sum, zip(*tasks))
+    assert said == pytest.approx(took, rel=0.03)
     # Between a task of Python and its name in the trace lies some 0.2 ms.
-    assert said == pytest.approx(took, rel=0.03, abs=0.4 * len(found.waits))
-    assert said > 0
+    took, said = map(sum, zip(*waits))
+    assert said == pytest.approx(took, rel=0.03, abs=0.4 * len(waits))
 
 
 @pytest.mark.parametrize("case", CASES)
