@@ -95,7 +95,8 @@ class forecaster {
     std::uint32_t slots;
   };
 
-  /// `recorded_`: each task with the gap before it. `plain_`: as docs say of other schedules.
+  /// `recorded_`: for the replay; each task with the gap before it. `plain_`: for the other
+  /// schedules.
   void read_costs() {
     std::vector<double> gaps, messages;
     for (const auto& t : profile_.tasks) {

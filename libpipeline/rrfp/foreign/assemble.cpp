@@ -319,6 +319,7 @@ class stage_filler {
       t.decided = t.begin;
       const auto* before = i == 0 ? nullptr : &tasks[i - 1]->what;
       const auto needs = all_.needed_by(t);
+      note_done(before, t.step);
       if (before == nullptr || before->step != t.step) {
         // The step begins; what was waited for before is not known.
         if (needs) wait_for(t, wait_cause::input, t.begin);
@@ -371,26 +372,21 @@ class stage_filler {
                    std::int64_t most) const {
     const auto& before = tasks[next - 1]->what;
     const auto at = before.end;
-    std::set<std::pair<microbatch_id, chunk_id>> forwarded, backwarded;
-    for (auto i = next; i-- > 0 && tasks[i]->what.step == before.step;) {
-      const auto& w = tasks[i]->what.what;
-      if (w.kind == task_kind::forward) forwarded.emplace(w.mb, w.chunk);
-      if (is_backward(w.kind)) backwarded.emplace(w.mb, w.chunk);
-    }
-    for (auto i = next + 1; i < tasks.size() && tasks[i]->what.step == before.step; ++i) {
+    const auto end = std::min(tasks.size(), next + looked_ahead);
+    for (auto i = next + 1; i < end && tasks[i]->what.step == before.step; ++i) {
       const auto& t = tasks[i]->what;
       const std::pair place{t.what.mb, t.what.chunk};
       if (t.what.kind == task_kind::weight) {
-        if (backwarded.contains(place)) return true;
+        if (backwarded_.contains(place)) return true;
         continue;
       }
       const auto needs = all_.needed_by(t);
       const bool first = run_.shape.is_first(run_.shape.virtual_stage(t.stage, t.what.chunk));
       if (needs ? needs->second > at
-                : !(first && t.what.kind == task_kind::forward) && !forwarded.contains(place))
+                : !(first && t.what.kind == task_kind::forward) && !forwarded_.contains(place))
         continue;
       if (is_backward(t.what.kind)) {
-        if (forwarded.contains(place)) return true;
+        if (forwarded_.contains(place)) return true;
       } else if (t.what.chunk != chunk_id{0} || before.slots < most) {
         return true;
       }
@@ -398,8 +394,24 @@ class stage_filler {
     return false;
   }
 
+  /// The F and B of this step before the task that is next.
+  void note_done(const report::traced_task* before, step_id step) {
+    if (before == nullptr || before->step != step) {
+      forwarded_.clear();
+      backwarded_.clear();
+      return;
+    }
+    const auto& done = before->what;
+    if (done.kind == task_kind::forward) forwarded_.emplace(done.mb, done.chunk);
+    if (is_backward(done.kind)) backwarded_.emplace(done.mb, done.chunk);
+  }
+
+  /// Far more than a pipeline holds; a bound for steps of a million tasks.
+  static constexpr std::size_t looked_ahead = 512;
+
   const outputs& all_;
   report::traced_run& run_;
+  std::set<std::pair<microbatch_id, chunk_id>> forwarded_, backwarded_;
 };
 
 std::string_view text_of(found_by by) {
