@@ -136,7 +136,7 @@ class csv_reader {
   static std::optional<nanoseconds> time(std::string_view text) {
     double ms = 0;
     const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), ms);
-    constexpr double most = 9e12;
+    constexpr double most = 1e9;  // 11 days
     if (failed != std::errc{} || end != text.data() + text.size() || !(std::abs(ms) <= most))
       return std::nullopt;
     return std::llround(ms * 1e6);

@@ -16,6 +16,10 @@ namespace rrfp::foreign {
 
 namespace {
 
+/// From the first task of a run to its last, by all clocks: 11 days. The sum of the shifts of all
+/// stages stays a number.
+constexpr nanoseconds run_ns_max = 1'000'000'000'000'000;
+
 /// Where a rank stands: its virtual stages, or its position if the names have none.
 struct rank_position {
   std::uint32_t replica = 0;
@@ -241,10 +245,15 @@ class outputs {
 void align(std::vector<placed_record>& records, found_run& made) {
   const auto& shape = made.run.shape;
   const outputs all{records, shape};
-  // How far the clock of the later stage of a pair may be moved on.
+  // How far the clock of the later stage of a pair may be moved on; `far`: no message bounds it.
+  constexpr auto far = 2 * run_ns_max;
   struct bounds {
-    nanoseconds least = std::numeric_limits<nanoseconds>::min();
-    nanoseconds most = std::numeric_limits<nanoseconds>::max();
+    nanoseconds least = -far;
+    nanoseconds most = far;
+
+    nanoseconds best() const {
+      return least == -far ? most : most == far ? least : (least + most) / 2;
+    }
   };
   std::map<std::pair<replica_id, stage_id>, bounds> pairs;
   for (const auto& r : records) {
@@ -269,7 +278,7 @@ void align(std::vector<placed_record>& records, found_run& made) {
       const auto found = pairs.find({replica_id{r}, stage_id{s}});
       const auto b = found == pairs.end() ? bounds{0, 0} : found->second;
       fits = fits && b.least <= b.most;
-      const auto middle = b.least / 2 + b.most / 2;
+      const auto middle = b.best();
       const bool agrees = b.least <= 0 && b.most >= 0;
       if (!agrees) shift += middle;
       widest = std::max(widest, b.most - b.least);
@@ -414,6 +423,26 @@ class stage_filler {
   std::set<std::pair<microbatch_id, chunk_id>> forwarded_, backwarded_;
 };
 
+/// Times count from the begin of the first task.
+status count_from_first(std::vector<placed_record>& records) {
+  auto zero = records.front().what.begin;
+  auto last = zero;
+  for (const auto& r : records) {
+    zero = std::min(zero, r.what.begin);
+    last = std::max(last, r.what.end);
+  }
+  if (last - zero > run_ns_max)
+    return error{
+        fmt::format("expected tasks within {:.0f} days on the clocks of all ranks, got {:.0f}",
+                    seconds(run_ns_max) / 86'400, seconds(last - zero) / 86'400)};
+  for (auto& r : records) {
+    r.what.begin -= zero;
+    r.what.end -= zero;
+    if (r.arrived) *r.arrived -= zero;
+  }
+  return success();
+}
+
 std::string_view text_of(found_by by) {
   switch (by) {
     case found_by::names: return "the names that the schedule gave them";
@@ -432,14 +461,9 @@ status complete(std::vector<placed_record> records, found_run& made) {
     run.shape.microbatches = std::max(run.shape.microbatches, r.what.what.mb.value() + 1);
   if (auto valid = run.shape.validate(); !valid) return within(made.file, valid.failure());
   if (auto kept = keep_whole_steps(records, made); !kept) return kept;
+  if (auto fits = count_from_first(records); !fits) return within(made.file, fits.failure());
   align(records, made);
-  nanoseconds zero = records.front().what.begin;
-  for (const auto& r : records) zero = std::min(zero, r.what.begin);
-  for (auto& r : records) {
-    r.what.begin -= zero;
-    r.what.end -= zero;
-    if (r.arrived) *r.arrived -= zero;
-  }
+  if (auto fits = count_from_first(records); !fits) return within(made.file, fits.failure());
   const outputs all{records, run.shape};
   std::map<std::pair<replica_id, stage_id>, std::vector<placed_record*>> stages;
   for (auto& r : records) stages[{r.what.replica, r.what.stage}].push_back(&r);

@@ -68,10 +68,12 @@ struct chrome_event {
   }
 };
 
+/// Sums of a base, a begin and a duration stay far below the largest number. Clocks count from 1970
+/// at most.
+constexpr nanoseconds time_max = 2'500'000'000'000'000'000;
+
 nanoseconds nanoseconds_of(double microseconds) {
-  // About 290 years.
-  constexpr double most = 9e15;
-  return std::llround(std::clamp(microseconds, 0.0, most) * 1000);
+  return std::llround(std::clamp(microseconds, 0.0, static_cast<double>(time_max) / 1000) * 1000);
 }
 
 /// Thrown to end the parse; caught in read_kineto().
@@ -152,7 +154,7 @@ class kineto_events final : public json_events_base {
     } else if (section_ == "traceEvents" && depth_ == 4) {
       if (key_ == "correlation") event_.correlation = whole;
     } else if (section_ == "baseTimeNanoseconds" && depth_ == 1) {
-      base_ = static_cast<std::int64_t>(std::min<std::uint64_t>(whole, std::uint64_t{1} << 62));
+      base_ = static_cast<nanoseconds>(std::min<std::uint64_t>(whole, time_max));
     } else if (section_ == "distributedInfo") {
       if (depth_ == 2 && key_ == "rank" && whole < report::traced_lanes_max)
         into_.rank = static_cast<std::uint32_t>(whole);
