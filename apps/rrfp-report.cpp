@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/foreign/read_traces.hpp>
 #include <rrfp/report/page.hpp>
 #include <rrfp/report/picture.hpp>
 #include <rrfp/report/profile.hpp>
@@ -71,26 +72,19 @@ step_range last_steps(const report::traced_run& run, std::size_t tasks_max) {
 /// The runs of all traces. If a title occurs more than once, the file is appended to it.
 result<std::vector<report::traced_run>> read_runs(const options& wanted,
                                                   std::vector<std::string>& notes) {
-  std::vector<report::traced_run> runs;
+  auto read = foreign::read_traces(wanted.traces);
+  if (!read) return read.failure();
   std::map<std::string, int> titles;
-  std::vector<std::string> files;
-  for (const auto& file : wanted.traces) {
-    auto read = report::read_trace(file);
-    if (!read) return read.failure();
-    if (read->dropped > 0)
-      notes.push_back(
-          fmt::format("{}: the trace recorder dropped {} records beyond its limit; all numbers are "
-                      "of the recorded ones.",
-                      file, read->dropped));
-    for (auto& run : read->runs) {
-      ++titles[run.title];
-      files.push_back(file);
-      runs.push_back(std::move(run));
-    }
+  for (const auto& found : *read) ++titles[found.run.title];
+  std::vector<report::traced_run> runs;
+  for (auto& found : *read) {
+    notes.insert(notes.end(), found.notes.begin(), found.notes.end());
+    if (found.is_foreign)
+      for (const auto& note : found.notes) apps::print("{}\n", note);
+    if (titles[found.run.title] > 1 && wanted.traces.size() > 1)
+      found.run.title += fmt::format(" ({})", found.file);
+    runs.push_back(std::move(found.run));
   }
-  for (std::size_t i = 0; i < runs.size(); ++i)
-    if (titles[runs[i].title] > 1 && wanted.traces.size() > 1)
-      runs[i].title += fmt::format(" ({})", files[i]);
   return runs;
 }
 
@@ -308,7 +302,11 @@ int run(int argc, char** argv) {
       "Exit codes: 0 done, 1 internal error or an output that could not be written,\n"
       "2 bad input.");
   options wanted;
-  app.add_option("trace", wanted.traces, "Traces of rrfp-node run --trace FILE")->required();
+  app.add_option("trace", wanted.traces,
+                 "Traces of rrfp-node run --trace FILE; of torch.profiler,\n"
+                 "one for each rank (.json or .json.gz); or CSV with the\n"
+                 "columns stage, microbatch, kind, start, end")
+      ->required();
   app.add_option("--out", wanted.out, "Write the page, an HTML file");
   app.add_option("--svg", wanted.svg,
                  "Write the picture, an SVG file: one step of each run,\n"

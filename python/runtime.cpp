@@ -20,6 +20,7 @@
 #include <rrfp/job/check_job.hpp>
 #include <rrfp/policies/registry.hpp>
 
+#include "analysis.hpp"
 #include "gil.hpp"
 #include "order.hpp"
 #include "rank.hpp"
@@ -345,6 +346,23 @@ PYBIND11_MODULE(_runtime, m) {
         return rows_of(value_of(without_gil([&] { return simulate_job(job, settings, steps); })));
       },
       py::arg("job"), py::arg("settings"), py::arg("steps"));
+  py::class_<analysis>(m, "Analysis")
+      .def(py::init([](const std::vector<std::string>& files, double backward_share) {
+             return value_of(without_gil([&] { return analysis::make(files, backward_share); }));
+           }),
+           py::arg("files"), py::arg("backward_share"))
+      .def("tasks", &analysis::tasks)
+      .def("waits", &analysis::waits)
+      .def("steps", &analysis::steps)
+      .def("forecast", &analysis::forecast)
+      .def("notes", &analysis::notes)
+      .def("sentences", &analysis::sentences)
+      .def(
+          "write_page",
+          [](const analysis& a, const std::string& path, const std::string& title) {
+            check(without_gil([&] { return a.write_page(path, title); }));
+          },
+          py::arg("path"), py::arg("title"));
   m.def(
       "key_of_draws",
       [](std::uint64_t seed, std::uint64_t step, std::uint64_t microbatch, std::uint64_t part) {

@@ -6,6 +6,7 @@
 
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/policies/table_csv.hpp>
+#include <rrfp/report/trace.hpp>
 #include <rrfp/simulate/duration_table.hpp>
 #include <rrfp/simulate/simulator.hpp>
 
@@ -13,6 +14,7 @@
 #include "../common/console.hpp"
 #include "../common/output_file.hpp"
 #include "../common/program.hpp"
+#include "from_trace.hpp"
 #include "simulation_report.hpp"
 
 namespace {
@@ -28,6 +30,8 @@ struct options {
   std::string json;
   std::uint64_t steps = 1;
   bool gaps = false;
+  std::vector<std::string> traces;
+  double backward_share = 0.5;
 };
 
 /// The durations of a table, with the microbatches of every step renumbered in the order of
@@ -127,8 +131,22 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
   return exit_done;
 }
 
+int forecast_from(const options& wanted) {
+  if (auto can = apps::check_output("--json", wanted.json); !can)
+    return apps::end_with(can.failure());
+  const auto made = apps::forecasts_from(wanted.traces, wanted.backward_share);
+  if (!made) return apps::end_with(made.failure());
+  apps::print("{}", made->table);
+  if (!wanted.json.empty())
+    if (auto written = files::write_atomically(wanted.json, made->json); !written)
+      return apps::end_with({"--json " + written.message(), error_kind::failed});
+  return exit_done;
+}
+
 int run(int argc, char** argv) {
-  CLI::App app{"Simulates a job in virtual time, with the scheduling code of the runtime"};
+  CLI::App app{
+      "Simulates a job in virtual time, with the scheduling code of the runtime, or\n"
+      "other schedules on the times of a recorded run"};
   app.set_version_flag("--version", "rrfp-sim " RRFP_VERSION);
   app.footer(
       "Exit codes: 0 done, 1 internal error or an output that could not be written,\n"
@@ -136,8 +154,17 @@ int run(int argc, char** argv) {
   options wanted;
   app.add_option("job", wanted.job,
                  "The job, a TOML file; only [pipeline], [dispatch],\n"
-                 "[cost], [machine], [images] and [jitter] are used")
-      ->required();
+                 "[cost], [machine], [images] and [jitter] are used");
+  app.add_option("--from", wanted.traces,
+                 "In place of a job: traces of a run, as rrfp-report reads\n"
+                 "them; replays it and compares schedules")
+      ->expected(1, static_cast<int>(report::traced_stages_max))
+      ->excludes("job");
+  app.add_option("--backward-share", wanted.backward_share,
+                 "With --from, if the run did not split backward: the\n"
+                 "share that counts as B")
+      ->check(apps::between(0.0, 1.0))
+      ->capture_default_str();
   app.add_option("--set", wanted.settings, "Override a key: section.key=value; may be repeated")
       ->take_all()
       ->allow_extra_args(false);
@@ -155,6 +182,8 @@ int run(int argc, char** argv) {
   app.add_option("--json", wanted.json, "Write the report, one line of JSON per run");
   app.add_flag("--gaps", wanted.gaps, "Print every idle interval and its cause");
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
+  if (!wanted.traces.empty()) return forecast_from(wanted);
+  if (wanted.job.empty()) return apps::end_with({"expected a job, or --from TRACE..."});
 
   for (const auto& [option, file] :
        {std::pair{"--write-durations", &wanted.write_durations},

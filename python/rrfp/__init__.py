@@ -12,12 +12,13 @@ hosts one stage, or some of them.
 import importlib
 
 from . import _runtime
+from ._analysis import Analysis, analyze
 from ._errors import Error
 from ._simulation import Simulation, simulate
 
 __version__ = _runtime.version
 policies = _runtime.policies
-for public in (Error, Simulation, simulate):
+for public in (Analysis, Error, Simulation, analyze, simulate):
     public.__module__ = __name__  # the name that a traceback prints
 del public
 
@@ -58,10 +59,12 @@ def keyed_generator(seed, step, microbatch, stage):
 
 
 __all__ = [
+    "Analysis",
     "Error",
     "Pipeline",
     "Simulation",
     "StepResult",
+    "analyze",
     "copy_to_ranks",
     "from_pretrained",
     "from_transformers",

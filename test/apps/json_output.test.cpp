@@ -88,6 +88,17 @@ TEST_CASE("the lines of rrfp-sim are those of the page") {
   check_all_seen("A simulation", seen);
 }
 
+TEST_CASE("the forecast of rrfp-sim is that of the page") {
+  const scratch_folder folder;
+  const std::string recorded = RRFP_SOURCE "/test/foreign/recorded/";
+  std::set<std::string> seen;
+  run({RRFP_SIM, "--from", recorded + "rank0.json", recorded + "rank1.json", "--json",
+       folder / "out.jsonl"});
+  for (const auto& line : lines_of(folder / "out.jsonl"))
+    seen.merge(check_documented(line, "A forecast"));
+  check_all_seen("A forecast", seen);
+}
+
 TEST_CASE("the files of rrfp-jitter are those of the page") {
   const scratch_folder folder;
   std::ofstream{folder / "small.toml"}

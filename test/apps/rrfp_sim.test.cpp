@@ -1,5 +1,7 @@
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "program.hpp"
@@ -82,4 +84,44 @@ TEST_CASE("an incomplete table of durations is refused") {
   std::ofstream{folder / "d.csv"} << "step,stage,chunk,mb,kind,ms\n1,0,0,0,Q,1\n";
   CHECK_THAT(run_program({RRFP_SIM, calm, "--durations", folder / "d.csv"}).err,
              Contains("d.csv:2") && Contains("Q"));
+}
+
+TEST_CASE("a recorded run is replayed and compared with other schedules") {
+  const std::string recorded = RRFP_SOURCE "/test/foreign/recorded/";
+  const auto o =
+      run_program({RRFP_SIM, "--from", recorded + "rank1.json", recorded + "rank0.json"});
+  INFO(o.out << o.err);
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("2 stages, 1 chunks, 4 microbatches, 1 steps; order one_f_one_b"));
+  CHECK_THAT(o.out, Contains("The replay is 0.0 % off the measured steps"));
+  CHECK_THAT(o.out, Contains("bfw_plus *") && Contains("readiness (bf)"));
+  const scratch_folder folder;
+  const auto page = run_program({RRFP_REPORT, recorded + "rank0.json", recorded + "rank1.json",
+                                 "--out", folder / "page.html", "--profile", folder / "run.csv"});
+  INFO(page.err);
+  CHECK(page.code == 0);
+  CHECK_THAT(page.out, Contains("Tasks are found by autograd's operators"));
+  CHECK_THAT(text_of(folder / "run.csv"), Contains("step,stage,chunk,mb,kind,ms"));
+}
+
+TEST_CASE("traces that cannot be read end rrfp-sim --from with one line and exit code 2") {
+  const scratch_folder folder;
+  const std::string recorded = RRFP_SOURCE "/test/foreign/recorded/rank0.json";
+  std::ofstream{folder / "cut.json"} << text_of(recorded).substr(0, 5000);
+  std::ofstream{folder / "words.txt"} << "hello\n";
+  for (const auto& [file, why] :
+       {std::pair{folder / "cut.json", "JSON that ends too early"},
+        std::pair{folder / "words.txt", "expected a trace of rrfp-node run --trace, of torch."},
+        std::pair{folder / "none.json", "cannot read: No such file"},
+        std::pair{folder / "", "folder"},
+        std::pair{recorded, "expected the traces of all ranks of the pipeline"}}) {
+    const auto o = run_program({RRFP_SIM, "--from", file});
+    INFO(file << ": " << o.out << o.err);
+    CHECK(o.code == 2);
+    CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
+    CHECK_THAT(o.err, Contains(why) && Contains(file));
+  }
+  const auto o = run_program({RRFP_SIM});
+  CHECK(o.code == 2);
+  CHECK_THAT(o.err, Contains("expected a job, or --from TRACE..."));
 }

@@ -51,6 +51,9 @@ const std::map<std::string, layer, std::less<>>& layers() {
       // Writes recorded durations in the simulator's format, but does not run the simulator.
       {"report",
        {"libpipeline/rrfp/report", {"core", "io", "rrfp/simulate/duration_table.hpp"}, {}}},
+      // Traces of other frameworks, in the structures of the reports.
+      {"foreign", {"libpipeline/rrfp/foreign", {"core", "io", "report"}, {}}},
+      {"forecast", {"libpipeline/rrfp/forecast", {"core", "simulate", "report"}, {}}},
       // What a rank computes, without a framework, and with libtorch.
       {"compute",
        {"libpipeline/rrfp/compute",
@@ -104,16 +107,18 @@ const std::map<std::string, layer, std::less<>>& layers() {
         torch}},
       {"python",
        {"python",
-        {"core", "simulate", "job", "compute", "report", "policies", "actors", "membership"},
+        {"core", "io", "simulate", "job", "compute", "report", "foreign", "forecast", "policies",
+         "actors", "membership"},
         {}}},
       // Experiments: above libpipeline and policies, without actors but in one engine.
       {"jitter",
        {"apps/rrfp-jitter", {"core", "io", "simulate", "job", "workload", "policies"}, {"CLI"}}},
       {"apps",
        {"apps",
-        {"core", "io", "simulate", "workload", "hugging_face", "job", "safetensors", "checkpoint",
-         "report", "compute", "torch", "data", "policies", "tp_coord", "actors", "membership",
-         "metrics", "torch_actors", "trainer"},
+        {"core",        "io",           "simulate", "workload", "hugging_face", "job",
+         "safetensors", "checkpoint",   "report",   "foreign",  "forecast",     "compute",
+         "torch",       "data",         "policies", "tp_coord", "actors",       "membership",
+         "metrics",     "torch_actors", "trainer"},
         with(torch, {"caf", "CLI", "toml++", "CivetServer.h"})}},
   };
   return all;
@@ -170,7 +175,7 @@ struct guarded_parser {
 };
 constexpr guarded_parser guarded_parsers[] = {
     {"json::parse(", "libpipeline/rrfp/io/", "parse_json()"},
-    {"json::sax_parse(", "libpipeline/rrfp/io/", "parse_json()"},
+    {"json::sax_parse(", "libpipeline/rrfp/io/", "stream_json()"},
     {"json::accept(", "libpipeline/rrfp/io/", "parse_json()"},
     {"toml::parse(", "libpipeline/rrfp/job/toml_reader.cpp", "read_toml()"},
     {"toml::parse_file(", "libpipeline/rrfp/job/toml_reader.cpp", "read_toml()"},

@@ -38,6 +38,7 @@ inline bool is_of_type(const nlohmann::json& value, const std::string& type) {
   if (type == "object") return value.is_object();
   if (type == "list of numbers") return is_list_of([](auto& v) { return v.is_number(); });
   if (type == "list of integers") return is_list_of([](auto& v) { return v.is_number_integer(); });
+  if (type == "list of texts") return is_list_of([](auto& v) { return v.is_string(); });
   if (type == "list of objects") return is_list_of([](auto& v) { return v.is_object(); });
   FAIL("docs/json-output.md: unknown type " << type);
   return false;

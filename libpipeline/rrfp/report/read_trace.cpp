@@ -40,6 +40,25 @@ struct process {
   stage_id stage;
 };
 
+/// Whether the last stage runs the second chunk of a microbatch before the first stage does.
+bool turns_back(const traced_run& run) {
+  if (run.shape.chunks != 2) return false;
+  std::map<std::tuple<step_id, microbatch_id>, nanoseconds> on_last;
+  const auto each = [&](std::uint32_t stage, auto visit) {
+    for (const auto& t : run.tasks)
+      if (t.stage.value() == stage && t.what.kind == task_kind::forward &&
+          t.what.chunk.value() == 1)
+        visit(std::tuple{t.step, t.what.mb}, t.begin);
+  };
+  each(run.shape.stages - 1, [&](auto key, nanoseconds begin) { on_last.emplace(key, begin); });
+  std::int64_t earlier = 0;
+  each(0, [&](auto key, nanoseconds begin) {
+    if (const auto last = on_last.find(key); last != on_last.end())
+      earlier += last->second < begin ? 1 : -1;
+  });
+  return earlier > 0;
+}
+
 class reader {
  public:
   /// Reads one event. Events must come in the order of the file.
@@ -220,26 +239,7 @@ class reader {
       throw malformed{
           fmt::format("expected at most {} ranks in all stages and replicas, got {} in run \"{}\"",
                       traced_lanes_max, lanes, printable(run.title))};
-    if (shape.chunks > 1) shape.layout = turns_back(run) ? placement::v : placement::interleaved;
-  }
-
-  /// Whether the last stage runs the second chunk of a microbatch before the first stage does.
-  static bool turns_back(const traced_run& run) {
-    if (run.shape.chunks != 2) return false;
-    std::map<std::tuple<step_id, microbatch_id>, nanoseconds> on_last;
-    const auto each = [&](std::uint32_t stage, auto visit) {
-      for (const auto& t : run.tasks)
-        if (t.stage.value() == stage && t.what.kind == task_kind::forward &&
-            t.what.chunk.value() == 1)
-          visit(std::tuple{t.step, t.what.mb}, t.begin);
-    };
-    each(run.shape.stages - 1, [&](auto key, nanoseconds begin) { on_last.emplace(key, begin); });
-    std::int64_t earlier = 0;
-    each(0, [&](auto key, nanoseconds begin) {
-      if (const auto last = on_last.find(key); last != on_last.end())
-        earlier += last->second < begin ? 1 : -1;
-    });
-    return earlier > 0;
+    shape.layout = infer_placement(run);
   }
 
   std::vector<traced_run> runs_;
@@ -260,6 +260,11 @@ std::string broken(std::string_view text, const std::string& file, json_fault fa
 }
 
 }  // namespace
+
+placement infer_placement(const traced_run& run) {
+  if (run.shape.chunks == 1) return placement::linear;
+  return turns_back(run) ? placement::v : placement::interleaved;
+}
 
 result<trace_file> parse_trace(std::string_view text, const std::string& file) {
   reader events;

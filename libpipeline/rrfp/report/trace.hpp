@@ -103,6 +103,9 @@ inline constexpr std::uint32_t traced_pieces_max = 1024;
 inline constexpr std::uint32_t traced_chunks_max = 1024;
 inline constexpr std::uint32_t traced_microbatches_max = 1'000'000;
 
+/// The placement of a run whose stages and chunks are known; see traced_run::shape.
+placement infer_placement(const traced_run& run);
+
 /// Parses the trace in `text`; an error names `file`, the line or event, and what was expected.
 result<trace_file> parse_trace(std::string_view text, const std::string& file);
 

@@ -1,0 +1,21 @@
+/// rrfp-sim --from: what readiness and other schedules would have made of recorded runs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <rrfp/base/result.hpp>
+
+namespace rrfp::apps {
+
+/// What is printed, and one line of JSON for each run.
+struct forecast_texts {
+  std::string table;
+  std::string json;
+};
+
+/// Errors: see foreign::read_traces() and forecast::make_forecast().
+result<forecast_texts> forecasts_from(const std::vector<std::string>& traces,
+                                      double backward_share);
+
+}  // namespace rrfp::apps

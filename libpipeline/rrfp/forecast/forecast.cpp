@@ -1,0 +1,341 @@
+#include <rrfp/forecast/forecast.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include <rrfp/base/statistics.hpp>
+#include <rrfp/base/units.hpp>
+#include <rrfp/core/sequence.hpp>
+#include <rrfp/report/breakdown.hpp>
+#include <rrfp/report/profile.hpp>
+#include <rrfp/simulate/duration_table.hpp>
+
+namespace rrfp::forecast {
+
+namespace {
+
+using report::nanoseconds;
+
+using task_key = std::tuple<step_id, stage_id, task>;
+
+/// From the decision for a task to its begin, on the slowest rank.
+std::map<task_key, nanoseconds> gaps_of(const report::traced_run& run) {
+  std::map<task_key, nanoseconds> gaps;
+  for (const auto& t : run.tasks) {
+    if (t.replica != replica_id{0} || t.piece.number != 0) continue;
+    auto& gap = gaps[{t.step, t.stage, t.what}];
+    gap = std::max(gap, t.begin - t.decided);
+  }
+  return gaps;
+}
+
+/// The costs of one step as those of step 0.
+class costs_of_step final : public simulate::cost_model {
+ public:
+  costs_of_step(const simulate::cost_model& all, step_id step) : all_(all), step_(step) {}
+  nanoseconds compute(step_id, stage_id stage, const task& t) const override {
+    return all_.compute(step_, stage, t);
+  }
+  nanoseconds link(step_id, virtual_stage_id to, const task& t) const override {
+    return all_.link(step_, to, t);
+  }
+
+ private:
+  const simulate::cost_model& all_;
+  step_id step_;
+};
+
+/// The wait that the arrival for a task ended.
+struct arrival {
+  nanoseconds idle_since = 0;
+  nanoseconds at = 0;
+};
+
+std::map<task_key, arrival> arrivals_of(const report::traced_run& run) {
+  std::map<task_key, arrival> found;
+  for (const auto& w : run.waits)
+    if (w.replica == replica_id{0} && report::ends_with_an_arrival(w.what.why))
+      found[{w.step, w.stage, w.what.head}] = {w.begin, w.end};
+  return found;
+}
+
+class forecaster {
+ public:
+  forecaster(const report::traced_run& run, report::profile p, const policy_registry& policies,
+             double backward_share)
+      : run_(run),
+        profile_(std::move(p)),
+        policies_(policies),
+        backward_share_(backward_share),
+        gaps_(gaps_of(run)),
+        arrivals_(arrivals_of(run)),
+        recorded_(profile_.shape),
+        plain_(profile_.shape) {}
+
+  result<forecast> make() {
+    read_costs();
+    if (auto replayed = replay(); !replayed) return replayed.failure();
+    made_.schedule = recorded_schedule();
+    made_.outcomes.push_back(own_order());
+    for (const auto& [name, mode, slots] : candidates())
+      if (auto ran = simulate_policy(name, mode, slots); ran) made_.outcomes.push_back(*ran);
+    return std::move(made_);
+  }
+
+ private:
+  struct candidate {
+    std::string name;
+    dispatch_mode mode;
+    std::uint32_t slots;
+  };
+
+  /// `recorded_`: for the replay; each task with the gap before it. `plain_`: for the other
+  /// schedules.
+  void read_costs() {
+    std::vector<double> gaps, messages;
+    for (const auto& t : profile_.tasks) {
+      if (t.replica != replica_id{0}) continue;
+      const auto found = gaps_.find({t.step, t.stage, t.what});
+      const auto gap = found == gaps_.end() ? 0 : found->second;
+      if (gap > 0) gaps.push_back(static_cast<double>(gap));
+      recorded_.set_compute(t.step, t.stage, t.what, t.took + gap);
+      plain_.set_compute(t.step, t.stage, t.what, t.took);
+      if (t.what.kind != task_kind::backward_weight) continue;
+      // A row of its own in place of the sum: B and W of a backward that was not split.
+      const auto part = std::llround(static_cast<double>(t.took) * backward_share_);
+      plain_.set_compute(t.step, t.stage, {task_kind::backward, t.what.mb, t.what.chunk}, part);
+      plain_.set_compute(t.step, t.stage, {task_kind::weight, t.what.mb, t.what.chunk},
+                         t.took - part);
+      was_fused_ = true;
+    }
+    for (const auto& m : profile_.messages)
+      if (m.replica == replica_id{0} && was_idle_for(m))
+        messages.push_back(static_cast<double>(m.took));
+    launch_ = std::llround(median(gaps));
+    const auto typical = std::llround(median(messages));
+    made_.launch_ms = milliseconds(launch_);
+    made_.message_ms = milliseconds(typical);
+    set_links(typical);
+    for (const auto& m : profile_.messages) {
+      if (m.replica != replica_id{0}) continue;
+      const auto as_input = input_of(m.what);
+      recorded_.set_link(m.step, m.to, as_input, m.took);
+      if (was_idle_for(m)) plain_.set_link(m.step, m.to, as_input, m.took);
+    }
+    for (const auto& t : run_.tasks)
+      if (t.replica == replica_id{0})
+        made_.slots =
+            std::max(made_.slots, static_cast<std::uint32_t>(std::max<std::int64_t>(t.slots, 1)));
+  }
+
+  /// Whether the receiver was idle before the message was sent, so that its time is that of the
+  /// transfer alone. (Frameworks that pair sends with receives send when both are ready.)
+  bool was_idle_for(const report::timed_message& m) const {
+    const auto at = profile_.shape.at(m.to);
+    const auto found = arrivals_.find({m.step, at.stage, m.what});
+    return found != arrivals_.end() && found->second.idle_since <= found->second.at - m.took;
+  }
+
+  static task input_of(task t) {
+    if (t.kind == task_kind::backward_weight) t.kind = task_kind::backward;
+    return t;
+  }
+
+  void set_links(nanoseconds typical) {
+    const auto& shape = profile_.shape;
+    for (const auto step : profile_.steps)
+      for (std::uint32_t v = 0; v < shape.virtual_stages(); ++v)
+        for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb) {
+          const auto at = shape.at(virtual_stage_id{v});
+          for (const auto kind : {task_kind::forward, task_kind::backward}) {
+            const task t{kind, microbatch_id{mb}, at.chunk};
+            if (const auto from = shape.producer_of(at.stage, t); from && from->stage != at.stage)
+              plain_.set_link(step, virtual_stage_id{v}, t, typical);
+          }
+        }
+  }
+
+  /// The order of the step on each stage.
+  std::vector<sequence> order_of(step_id step) const {
+    std::vector<sequence> order(profile_.shape.stages);
+    for (const auto& t : run_.tasks)
+      if (t.replica == replica_id{0} && t.rank == rank_id{0} && t.step == step &&
+          t.piece.number == 0 && t.pass != forward_pass::again)
+        order[t.stage.value()].push_back(t.what);
+    return order;
+  }
+
+  status replay() {
+    std::vector<double> measured, replayed, errors;
+    double busy = 0, available = 0;
+    for (const auto step : profile_.steps) {
+      const auto order = order_of(step);
+      if (auto ends = check_sequences(profile_.shape, order); !ends) return ends.failure();
+      const auto ran = simulate::run(in_order(order), costs_of_step{recorded_, step});
+      if (!ran) return ran.failure();
+      nanoseconds begin = std::numeric_limits<nanoseconds>::max(), end = 0, in_tasks = 0;
+      for (const auto& t : run_.tasks) {
+        if (t.step != step || t.replica != replica_id{0}) continue;
+        begin = std::min(begin, t.begin);
+        end = std::max(end, t.end);
+        in_tasks += t.end - t.begin;
+      }
+      const replayed_step s{step, milliseconds(std::max<nanoseconds>(end - begin, 1)),
+                            milliseconds(ran->makespan)};
+      busy += milliseconds(in_tasks);
+      available += s.measured_ms * profile_.shape.stages * profile_.ranks;
+      measured.push_back(s.measured_ms);
+      replayed.push_back(s.replayed_ms);
+      errors.push_back(std::abs(s.error_percent()));
+      made_.steps.push_back(s);
+    }
+    made_.measured_ms = median(measured);
+    made_.replayed_ms = median(replayed);
+    made_.error_percent = median(errors);
+    made_.bubble = 1 - busy / available;
+    return success();
+  }
+
+  simulate::plan in_order(const std::vector<sequence>& order) const {
+    simulate::plan plan;
+    plan.shape = profile_.shape;
+    plan.rule.mode = dispatch_mode::in_order;
+    plan.rule.weight_pieces = 1;
+    plan.rule.make_policy = [&order](stage_id s) {
+      return make_sequence_policy("recorded", order[s.value()]);
+    };
+    return plan;
+  }
+
+  /// The recorded order on the costs of the others: what sends and gaps of the framework took more
+  /// than the median is left out.
+  outcome own_order() const {
+    outcome o{"recorded order", dispatch_mode::in_order, 0, 0, 0, false};
+    measures all;
+    for (const auto step : profile_.steps) {
+      const auto order = order_of(step);
+      auto plan = in_order(order);
+      plan.launch_cost = launch_;
+      if (const auto ran = simulate::run(plan, costs_of_step{plain_, step}); ran) all.add(*ran);
+    }
+    all.give(o);
+    return o;
+  }
+
+  /// Of the steps of an outcome.
+  struct measures {
+    std::vector<double> steps;
+    double busy = 0;
+
+    void add(const simulate::report& ran) {
+      steps.push_back(milliseconds(ran.makespan));
+      busy += steps.back() * (1 - ran.bubble_fraction);
+    }
+    void give(outcome& o) const {
+      o.step_ms = median(steps);
+      o.bubble = 1 - busy / std::accumulate(steps.begin(), steps.end(), 1e-9);
+    }
+  };
+
+  std::string recorded_schedule() const {
+    const auto order = order_of(profile_.steps.front());
+    for (const auto& known : policies_.known()) {
+      if (!known.fixed) continue;
+      const auto set = policies_.make(known.name, profile_.shape);
+      if (set && (*set)->sequences() != nullptr && *(*set)->sequences() == order)
+        return std::string{known.name};
+    }
+    return {};
+  }
+
+  std::vector<candidate> candidates() const {
+    using enum dispatch_mode;
+    std::vector<candidate> all;
+    const auto& shape = profile_.shape;
+    if (shape.chunks == 1)
+      all = {{"one_f_one_b", in_order, 0}, {"zb_h1", in_order, 0}};
+    else if (shape.layout == placement::v)
+      all = {{"zb_v", in_order, 0}};
+    else
+      all = {{"interleaved_1f1b", in_order, 0}};
+    for (const auto* const name : {"bf", "bfw_plus"})
+      for (const auto times : {1u, 2u})
+        if (times == 1 || made_.slots < shape.microbatches)
+          all.push_back({name, ready, std::min(made_.slots * times, shape.microbatches)});
+    return all;
+  }
+
+  result<outcome> simulate_policy(const std::string& name, dispatch_mode mode,
+                                  std::uint32_t slots) const {
+    const auto set = policies_.make(name, profile_.shape);
+    if (!set) return set.failure();
+    simulate::plan plan;
+    plan.shape = profile_.shape;
+    plan.rule.mode = mode;
+    plan.rule.weight_pieces = 1;
+    plan.rule.make_policy = [&](stage_id s) { return (*set)->make(s); };
+    plan.limit.slots = slots;
+    plan.launch_cost = launch_;
+    outcome o{name, mode, slots, 0, 0, false};
+    o.assumes_split =
+        was_fused_ && (*set)->make(stage_id{0})->backward_of(microbatch_id{0}, chunk_id{0}) ==
+                          task_kind::backward;
+    measures all;
+    for (const auto step : profile_.steps) {
+      const auto ran = simulate::run(plan, costs_of_step{plain_, step});
+      if (!ran) return ran.failure();
+      all.add(*ran);
+    }
+    all.give(o);
+    return o;
+  }
+
+  const report::traced_run& run_;
+  const report::profile profile_;
+  const policy_registry& policies_;
+  const double backward_share_;
+  const std::map<task_key, nanoseconds> gaps_;
+  const std::map<task_key, arrival> arrivals_;
+  simulate::duration_table recorded_, plain_;
+  nanoseconds launch_ = 0;
+  bool was_fused_ = false;
+  forecast made_;
+};
+
+}  // namespace
+
+result<forecast> make_forecast(const report::traced_run& run, const policy_registry& policies,
+                               double backward_share) {
+  auto p = report::profile_of(run, step_id{0}, step_id{~std::uint64_t{0}});
+  if (!p) return p.failure();
+  return forecaster{run, *std::move(p), policies, backward_share}.make();
+}
+
+std::string sentence_of(const forecast& f) {
+  const outcome* best = nullptr;
+  for (const auto& o : f.outcomes)
+    if (o.mode == dispatch_mode::ready && !o.assumes_split && o.slots <= f.slots &&
+        (best == nullptr || o.step_ms < best->step_ms))
+      best = &o;
+  if (best == nullptr) return "No forecast for readiness could be made.";
+  const auto gain = f.gain_percent(*best);
+  const outcome* more = nullptr;
+  for (const auto& o : f.outcomes)
+    if (o.mode == dispatch_mode::ready && o.policy == best->policy && o.slots > f.slots) more = &o;
+  auto text = fmt::format(
+      "With the memory of this run ({} slots) readiness ({}) would take {:.3f} ms for a step in "
+      "place "
+      "of {:.3f} ms: {:.1f} % {}",
+      f.slots, best->policy, best->step_ms, f.replayed_ms, std::abs(gain),
+      gain < 0 ? "more" : "less");
+  if (more != nullptr) text += fmt::format("; with {} slots {:.3f} ms", more->slots, more->step_ms);
+  return text + ".";
+}
+
+}  // namespace rrfp::forecast

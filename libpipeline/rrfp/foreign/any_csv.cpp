@@ -1,0 +1,192 @@
+#include "any_csv.hpp"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include <rrfp/base/printable.hpp>
+#include <rrfp/io/byte_source.hpp>
+#include "assemble.hpp"
+
+namespace rrfp::foreign {
+
+namespace {
+
+enum class column : std::uint8_t { stage, chunk, microbatch, kind, step, start, end };
+constexpr std::size_t columns = 7;
+constexpr std::size_t rows_max = 16'000'000;
+constexpr std::size_t line_bytes_max = 4096;
+
+struct column_name {
+  std::string_view name;
+  column what;
+};
+constexpr column_name names[] = {{"stage", column::stage},    {"rank", column::stage},
+                                 {"chunk", column::chunk},    {"microbatch", column::microbatch},
+                                 {"mb", column::microbatch},  {"kind", column::kind},
+                                 {"step", column::step},      {"start", column::start},
+                                 {"start_ms", column::start}, {"begin_ms", column::start},
+                                 {"end", column::end},        {"end_ms", column::end}};
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view blanks = " \t\r\"";
+  const auto first = text.find_first_not_of(blanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+std::vector<std::string_view> cells_of(std::string_view line) {
+  std::vector<std::string_view> cells;
+  for (;;) {
+    const auto comma = line.find(',');
+    cells.push_back(trimmed(line.substr(0, comma)));
+    if (comma == std::string_view::npos) return cells;
+    line.remove_prefix(comma + 1);
+  }
+}
+
+/// The cell of each column; npos: the file has none.
+using layout = std::array<std::size_t, columns>;
+
+std::optional<layout> layout_of(std::string_view header) {
+  layout found;
+  found.fill(std::string_view::npos);
+  const auto cells = cells_of(header);
+  for (std::size_t i = 0; i < cells.size(); ++i)
+    for (const auto& n : names)
+      if (cells[i] == n.name) found[static_cast<std::size_t>(n.what)] = i;
+  for (const auto c : {column::stage, column::microbatch, column::kind, column::start, column::end})
+    if (found[static_cast<std::size_t>(c)] == std::string_view::npos) return std::nullopt;
+  return found;
+}
+
+class csv_reader {
+ public:
+  csv_reader(const std::string& file, const layout& where) : file_(file), where_(where) {}
+
+  status read_line(std::string_view line) {
+    ++line_;
+    if (trimmed(line).empty()) return success();
+    const auto cells = cells_of(line);
+    placed_record record;
+    auto& t = record.what;
+    const auto kind = task_kind_of(cell(cells, column::kind));
+    if (!kind) return expected("a kind F, B, W or BW", cell(cells, column::kind));
+    const auto whole = [&](column c, std::uint64_t max) -> result<std::uint64_t> {
+      const auto text = cell(cells, c);
+      if (text.empty() && where_[static_cast<std::size_t>(c)] == std::string_view::npos)
+        return std::uint64_t{0};
+      std::uint64_t n = 0;
+      const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), n);
+      if (failed != std::errc{} || end != text.data() + text.size() || n > max)
+        return expected(fmt::format("a whole number up to {}", max), text).failure();
+      return n;
+    };
+    const auto stage = whole(column::stage, report::traced_stages_max - 1);
+    const auto chunk = whole(column::chunk, report::traced_chunks_max - 1);
+    const auto mb = whole(column::microbatch, report::traced_microbatches_max - 1);
+    const auto step = whole(column::step, std::uint64_t{1} << 52);
+    for (const auto* n : {&stage, &chunk, &mb, &step})
+      if (!*n) return n->failure();
+    const auto begin = time(cell(cells, column::start));
+    const auto end = time(cell(cells, column::end));
+    if (!begin || !end || *end < *begin)
+      return expected("milliseconds, of the end not before those of the start",
+                      fmt::format("{}, {}", cell(cells, column::start), cell(cells, column::end)));
+    t.stage = stage_id{static_cast<std::uint32_t>(*stage)};
+    t.step = step_id{*step};
+    t.what = {*kind, microbatch_id{static_cast<std::uint32_t>(*mb)},
+              chunk_id{static_cast<std::uint32_t>(*chunk)}};
+    t.begin = *begin;
+    t.end = *end;
+    if (records_.size() >= rows_max) return expected("at most 16,000,000 tasks", "more");
+    records_.push_back(record);
+    return success();
+  }
+
+  result<found_run> finish() {
+    if (records_.empty()) return error{file_ + ": expected rows with tasks, got none"};
+    found_run made;
+    made.file = file_;
+    made.is_foreign = true;
+    made.run.title = "recorded";
+    auto& shape = made.run.shape;
+    shape = {0, 0, 0, placement::linear};
+    for (const auto& r : records_) {
+      shape.stages = std::max(shape.stages, r.what.stage.value() + 1);
+      shape.chunks = std::max(shape.chunks, r.what.what.chunk.value() + 1);
+      made.run.tasks.push_back(r.what);
+    }
+    shape.layout = report::infer_placement(made.run);
+    made.run.tasks.clear();
+    made.notes.push_back("Tasks are those of the CSV file.");
+    if (auto done = complete(std::move(records_), made); !done) return done.failure();
+    return made;
+  }
+
+ private:
+  std::string_view cell(const std::vector<std::string_view>& cells, column c) const {
+    const auto at = where_[static_cast<std::size_t>(c)];
+    return at < cells.size() ? cells[at] : std::string_view{};
+  }
+
+  static std::optional<nanoseconds> time(std::string_view text) {
+    double ms = 0;
+    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), ms);
+    constexpr double most = 1e9;  // 11 days
+    if (failed != std::errc{} || end != text.data() + text.size() || !(std::abs(ms) <= most))
+      return std::nullopt;
+    return std::llround(ms * 1e6);
+  }
+
+  status expected(std::string_view what, std::string_view got) const {
+    return error{fmt::format("{}:{}: expected {}, got \"{}\"", file_, line_, what,
+                             printable(std::string{got}))};
+  }
+
+  std::string file_;
+  layout where_;
+  std::uint64_t line_ = 1;
+  std::vector<placed_record> records_;
+};
+
+}  // namespace
+
+bool is_csv_header(std::string_view line) { return layout_of(line).has_value(); }
+
+result<found_run> read_csv_trace(const std::string& file) {
+  auto source = files::byte_source::open(file);
+  if (!source) return source.failure();
+  std::optional<csv_reader> reader;
+  std::string rest;
+  const auto take = [&](std::string_view line) -> status {
+    if (reader) return reader->read_line(line);
+    const auto where = layout_of(line);
+    if (!where)
+      return error{file + ":1: expected a header with stage, microbatch, kind, start and end"};
+    reader.emplace(file, *where);
+    return success();
+  };
+  for (auto piece = source->next(); !piece.empty(); piece = source->next()) {
+    rest += piece;
+    std::size_t begin = 0;
+    for (auto end = rest.find('\n'); end != std::string::npos; end = rest.find('\n', begin)) {
+      if (auto taken = take(std::string_view{rest}.substr(begin, end - begin)); !taken)
+        return taken.failure();
+      begin = end + 1;
+    }
+    rest.erase(0, begin);
+    if (rest.size() > line_bytes_max && rest.find('\n') == std::string::npos)
+      return error{fmt::format("{}: expected lines of at most {} bytes", file, line_bytes_max)};
+  }
+  if (!source->fault().empty())
+    return error{file + ": expected a CSV file, got " + source->fault()};
+  if (!rest.empty())
+    if (auto taken = take(rest); !taken) return taken.failure();
+  return reader->finish();
+}
+
+}  // namespace rrfp::foreign

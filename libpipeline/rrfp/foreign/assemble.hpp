@@ -1,0 +1,35 @@
+/// One run from the tasks of its ranks.
+///
+/// Steps: a rank begins a new one when a task occurs again. Only steps with every task on every
+/// stage are kept. Clocks: a task cannot begin before the one ended whose output it needs; if the
+/// clocks of two neighbouring stages break that, they are shifted to the middle of what all their
+/// messages allow. Waits: a rank waited for an input if it came after the end of the task before;
+/// all other time between tasks stays the launch gap of reports.
+#pragma once
+
+#include <rrfp/foreign/read_traces.hpp>
+#include "find_tasks.hpp"
+
+namespace rrfp::foreign {
+
+/// A task, and when its message had come, if the trace says so.
+struct placed_record {
+  report::traced_task what;
+  std::optional<nanoseconds> arrived;
+};
+
+struct rank_of_run {
+  std::string file;
+  std::uint32_t rank = 0;
+  std::vector<std::uint32_t> pipeline;  ///< as in rank_trace
+  rank_tasks found;
+};
+
+/// The run of these ranks of one job; at least one.
+result<found_run> assemble(std::vector<rank_of_run> ranks);
+
+/// The rest of a run whose shape and tasks are known: order, numbers of launches, slots, clocks,
+/// waits. Appends to the notes.
+status complete(std::vector<placed_record> records, found_run& made);
+
+}  // namespace rrfp::foreign

@@ -1,0 +1,48 @@
+"""Recorded runs of any framework, and what readiness would have made of them."""
+
+import glob
+import os
+
+from . import _runtime
+from ._errors import Error
+
+
+class Analysis:
+    """What traces say: lists of dicts, which pandas.DataFrame takes as they are. Times are in milliseconds.
+
+    `tasks`: run, step, replica, stage, rank, kind, microbatch, chunk, begin_ms, end_ms, slots.
+    `waits`: the same for the task that was waited for, and `cause`: input, in_order (another task was ready) or memory.
+    `steps`: run, step, measured_ms, replayed_ms, error_percent.
+    `forecast`: run, policy, mode, slots, step_ms, bubble, gain_percent, assumes_split.
+    `notes`: what was found, how, and what was not. `sentence`: the answer.
+    """
+
+    def __init__(self, found):
+        self._found = found
+        self.tasks, self.waits = found.tasks(), found.waits()
+        self.steps, self.forecast = found.steps(), found.forecast()
+        self.notes, self.sentence = found.notes(), " ".join(found.sentences())
+
+    def report(self, path, title="rrfp report"):
+        """Writes the page of rrfp-report: timelines, idle time by its cause, the critical path."""
+        self._found.write_page(os.fspath(path), title)
+
+    def __repr__(self):
+        return f"<rrfp.Analysis: {len(self.steps)} steps, {len(self.tasks)} tasks. {self.sentence}>"
+
+
+def analyze(traces, *, backward_share=0.5):
+    """Reads the traces of a run, and forecasts other schedules on its times; needs neither torch nor a GPU.
+
+    traces: a path, a pattern as "traces/*.json.gz", or a list of them: traces of torch.profiler, one of each rank, of
+    rrfp itself, or CSV (docs/analyze.md). backward_share: of a backward that the run did not split, the share that
+    counts as B.
+    """
+    files = []
+    for one in [traces] if isinstance(traces, (str, os.PathLike)) else traces:
+        one = os.fspath(one)
+        found = [one] if os.path.exists(one) else sorted(glob.glob(one))
+        if not found:
+            raise Error(f"analyze(): expected a file or a pattern of files, got {one!r}", "bad_input", 2)
+        files += found
+    return Analysis(_runtime.Analysis(files, backward_share))
