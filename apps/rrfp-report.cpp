@@ -303,9 +303,9 @@ int run(int argc, char** argv) {
       "2 bad input.");
   options wanted;
   app.add_option("trace", wanted.traces,
-                 "Traces of rrfp-node run --trace FILE; of torch.profiler,\n"
-                 "one for each rank (.json or .json.gz); or CSV with the\n"
-                 "columns stage, microbatch, kind, start, end")
+                 "Traces of rrfp-node run --trace FILE, or of\n"
+                 "torch.profiler, one for each rank (.json, .json.gz),\n"
+                 "or CSV: stage, microbatch, kind, start, end")
       ->required();
   app.add_option("--out", wanted.out, "Write the page, an HTML file");
   app.add_option("--svg", wanted.svg,

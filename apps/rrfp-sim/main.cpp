@@ -156,8 +156,8 @@ int run(int argc, char** argv) {
                  "The job, a TOML file; only [pipeline], [dispatch],\n"
                  "[cost], [machine], [images] and [jitter] are used");
   app.add_option("--from", wanted.traces,
-                 "In place of a job: traces of a run, as rrfp-report reads\n"
-                 "them; replays it and compares schedules")
+                 "In place of a job: traces of a run that rrfp-report\n"
+                 "reads; replays it and compares schedules")
       ->expected(1, static_cast<int>(report::traced_stages_max))
       ->excludes("job");
   app.add_option("--backward-share", wanted.backward_share,

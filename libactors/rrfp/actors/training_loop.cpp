@@ -63,8 +63,7 @@ class training_loop::program final : public job_program {
     if (!loop_.has_trained_ || setup.resume || begun.start.from.has_copies()) return success();
     return error{
         "no process holds the state of the parts that were lost, and there is no checkpoint: "
-        "expected all processes "
-        "to be started again",
+        "expected all processes to be started again",
         error_kind::failed};
   }
 
@@ -127,17 +126,22 @@ status training_loop::recover(const std::function<void()>& look) {
 }
 
 status training_loop::begin() {
-  if (!member_->begin()) {
-    const auto& end = member_->outcome();
-    return error{end.is_late ? "the job was over before this process had joined" : end.message,
-                 kind_of(end.how).value_or(error_kind::failed)};
+  for (;;) {
+    if (!member_->begin()) {
+      const auto& end = member_->outcome();
+      return error{end.is_late ? "the job was over before this process had joined" : end.message,
+                   kind_of(end.how).value_or(error_kind::failed)};
+    }
+    note_start(member_->run());
+    const auto agreed = compare(member_->run().node.members);
+    if (agreed) break;
+    // Another process may have been lost meanwhile.
+    run_result ended;
+    ended.how = end_of(agreed.failure().kind);
+    ended.message = agreed.message();
+    if (member_->end(ended) != aftermath::joins_again) return agreed;
   }
-  const auto& begun = member_->run();
-  note_start(begun);
-  if (check_)
-    if (auto good = check_(begun.node.members); !good) return good;
-  if (auto all = exchange_lines(begun.node.members); !all) return all;
-  steps_ = begun.first_step();
+  steps_ = member_->run().first_step();
   evaluations_ = 0;
   accumulates_ = false;
   {
@@ -180,6 +184,12 @@ void training_loop::note_start(const begun_run& begun) {
   }
   if (const auto& resume = begun.start.setup.resume)
     note(fmt::format("resumes after step {} from {}", begun.first_step(), resume->folder));
+}
+
+status training_loop::compare(membership* members) {
+  if (check_)
+    if (auto good = check_(members); !good) return good;
+  return exchange_lines(members);
 }
 
 status training_loop::exchange_lines(membership* members) {

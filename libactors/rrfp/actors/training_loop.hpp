@@ -136,6 +136,8 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   status begin();
   /// The session has ended; the job with it, or it goes on.
   aftermath end_session(const run_result& r);
+  /// Whether the parts of all processes fit together.
+  status compare(membership* members);
   /// Tells the other processes the line of the hooks.
   status exchange_lines(membership* members);
   void note_start(const begun_run& begun);
