@@ -58,11 +58,11 @@ def check_undisturbed(saved, replicas):
 
 
 def test_killed_processes_are_replaced_and_the_bits_are_those_of_an_undisturbed_run(tmp_path):
-    saved, errors = run(tmp_path, 4, "1:3:forward", "0:5:between", "3:8:forward")
+    saved, errors = run(tmp_path, 4, "1:5:forward", "0:7:between", "3:9:forward")
     check_undisturbed(saved, replicas=2)
     assert "goes on after step" in errors[2], errors
 
 
 def test_the_loss_of_all_processes_goes_on_from_a_checkpoint(tmp_path):
-    saved, _ = run(tmp_path, 2, "1:2:forward", "0:9:between", "1:9:between", CHECKPOINTS=str(tmp_path / "checkpoints"))
+    saved, _ = run(tmp_path, 2, "1:5:forward", "0:9:between", "1:9:between", CHECKPOINTS=str(tmp_path / "checkpoints"))
     check_undisturbed(saved, replicas=1)
