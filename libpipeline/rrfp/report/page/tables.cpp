@@ -251,10 +251,10 @@ std::string glossary() {
   item("slots, peak MiB",
        "Most microbatches that a stage held at once, and most activation memory of a rank. The "
        "table of rrfp-node has the same four figures, over all steps of a run.");
-  item("held MiB",
-       "Most activation memory that the stage held when it decided; that of a task that runs then "
-       "is "
-       "not in it.");
+  item(
+      "held MiB",
+      "Most activation memory of a rank of the stage at the end of a task; within a task it may be "
+      "more.");
   return out + "</dl>\n";
 }
 
