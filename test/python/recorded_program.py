@@ -160,5 +160,5 @@ if __name__ == "__main__":
     dist.init_process_group("gloo")
     for case in sys.argv[2:]:
         run(sys.argv[1], case)
-        print("recorded", case, flush=True)
+        sys.stdout.write(f"recorded {case}\n")  # at once: ranks share it, and torchrun starts them without a buffer
     dist.destroy_process_group()

@@ -65,6 +65,16 @@ std::map<task_key, arrival> arrivals_of(const report::traced_run& run) {
   return found;
 }
 
+/// A step as it was recorded.
+struct recorded_step {
+  explicit recorded_step(std::uint32_t stages) : order(stages) {}
+
+  std::vector<sequence> order;  ///< of the tasks on each stage
+  nanoseconds begin = std::numeric_limits<nanoseconds>::max();
+  nanoseconds end = 0;
+  nanoseconds in_tasks = 0;  ///< of all ranks
+};
+
 class forecaster {
  public:
   forecaster(const report::traced_run& run, report::profile p, const policy_registry& policies,
@@ -75,6 +85,7 @@ class forecaster {
         backward_share_(backward_share),
         gaps_(gaps_of(run)),
         arrivals_(arrivals_of(run)),
+        steps_(steps_of_run()),
         recorded_(profile_.shape),
         plain_(profile_.shape) {}
 
@@ -161,34 +172,32 @@ class forecaster {
         }
   }
 
-  /// The order of the step on each stage.
-  std::vector<sequence> order_of(step_id step) const {
-    std::vector<sequence> order(profile_.shape.stages);
-    for (const auto& t : run_.tasks)
-      if (t.replica == replica_id{0} && t.rank == rank_id{0} && t.step == step &&
-          t.piece.number == 0 && t.pass != forward_pass::again)
-        order[t.stage.value()].push_back(t.what);
-    return order;
+  /// Of replica 0, in one walk over all tasks.
+  std::map<step_id, recorded_step> steps_of_run() const {
+    std::map<step_id, recorded_step> steps;
+    for (const auto& t : run_.tasks) {
+      if (t.replica != replica_id{0}) continue;
+      auto& s = steps.try_emplace(t.step, profile_.shape.stages).first->second;
+      s.begin = std::min(s.begin, t.begin);
+      s.end = std::max(s.end, t.end);
+      s.in_tasks += t.end - t.begin;
+      if (t.rank == rank_id{0} && t.piece.number == 0 && t.pass != forward_pass::again)
+        s.order[t.stage.value()].push_back(t.what);
+    }
+    return steps;
   }
 
   status replay() {
     std::vector<double> measured, replayed, errors;
     double busy = 0, available = 0;
     for (const auto step : profile_.steps) {
-      const auto order = order_of(step);
-      if (auto ends = check_sequences(profile_.shape, order); !ends) return ends.failure();
-      const auto ran = simulate::run(in_order(order), costs_of_step{recorded_, step});
+      const auto& of_run = steps_.at(step);
+      if (auto ends = check_sequences(profile_.shape, of_run.order); !ends) return ends.failure();
+      const auto ran = simulate::run(in_order(of_run.order), costs_of_step{recorded_, step});
       if (!ran) return ran.failure();
-      nanoseconds begin = std::numeric_limits<nanoseconds>::max(), end = 0, in_tasks = 0;
-      for (const auto& t : run_.tasks) {
-        if (t.step != step || t.replica != replica_id{0}) continue;
-        begin = std::min(begin, t.begin);
-        end = std::max(end, t.end);
-        in_tasks += t.end - t.begin;
-      }
-      const replayed_step s{step, milliseconds(std::max<nanoseconds>(end - begin, 1)),
+      const replayed_step s{step, milliseconds(std::max<nanoseconds>(of_run.end - of_run.begin, 1)),
                             milliseconds(ran->makespan)};
-      busy += milliseconds(in_tasks);
+      busy += milliseconds(of_run.in_tasks);
       available += s.measured_ms * profile_.shape.stages * profile_.ranks;
       measured.push_back(s.measured_ms);
       replayed.push_back(s.replayed_ms);
@@ -219,8 +228,7 @@ class forecaster {
     outcome o{"recorded order", dispatch_mode::in_order, 0, 0, 0, false};
     measures all;
     for (const auto step : profile_.steps) {
-      const auto order = order_of(step);
-      auto plan = in_order(order);
+      auto plan = in_order(steps_.at(step).order);
       plan.launch_cost = launch_;
       if (const auto ran = simulate::run(plan, costs_of_step{plain_, step}); ran) all.add(*ran);
     }
@@ -244,7 +252,7 @@ class forecaster {
   };
 
   std::string recorded_schedule() const {
-    const auto order = order_of(profile_.steps.front());
+    const auto& order = steps_.at(profile_.steps.front()).order;
     for (const auto& known : policies_.known()) {
       if (!known.fixed) continue;
       const auto set = policies_.make(known.name, profile_.shape);
@@ -302,6 +310,7 @@ class forecaster {
   const double backward_share_;
   const std::map<task_key, nanoseconds> gaps_;
   const std::map<task_key, arrival> arrivals_;
+  const std::map<step_id, recorded_step> steps_;
   simulate::duration_table recorded_, plain_;
   nanoseconds launch_ = 0;
   bool was_fused_ = false;
