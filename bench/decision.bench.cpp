@@ -63,7 +63,7 @@ class loaded_stage {
   loaded_stage(hint h, limit l, std::uint32_t ready, std::uint32_t seed)
       : shape_{2, 1, 2 * ready, placement::linear},
         core_({shape_, stage_id{1}, 1, 0, dispatch_mode::ready, make_limit(l)},
-              make_hint(h, shape_)),
+              [h](const pipeline_shape& shape, stage_id) { return make_hint(h, shape); }),
         arrivals_(shape_.microbatches),
         bytes_(l == limit::bytes ? shape_.microbatches : 0, microbatch_bytes) {
     std::iota(arrivals_.begin(), arrivals_.end(), 0U);

@@ -290,7 +290,7 @@ launches run(const scenario& wanted, std::uint32_t ranks, std::chrono::microseco
   s.limits.assign(wanted.stages, memory_limit{});
   const auto set = policies::registry().make("bf", s.shape);
   if (!set) throw std::runtime_error(set.message());
-  s.rule = {[set = *set](stage_id stage) { return set->make(stage); }};
+  s.rule = {[set = *set](const pipeline_shape&, stage_id stage) { return set->make(stage); }};
   s.train.steps = steps + 1;
   torch_model model;
   model.make_chunk = [](virtual_stage_id vs, const std::shared_ptr<compute::rank_group>&) {
@@ -299,7 +299,7 @@ launches run(const scenario& wanted, std::uint32_t ranks, std::chrono::microseco
   model.data = std::make_shared<one_token>(wanted.microbatches);
   train(s, std::move(model));
   if (wanted.task_ms > 0)
-    s.delays.compute = [ms = wanted.task_ms](step_id, stage_id, rank_id, const task&) {
+    s.delays.compute = [ms = wanted.task_ms](step_id, const rank_address&, const task&) {
       return ms;
     };
   s.trace = &trace;

@@ -77,7 +77,7 @@ double nanoseconds_a_task() {
   std::uint64_t seq = 0;
   for (int s = 0; s < steps; ++s) {
     const auto begun = clock_type::now();
-    ledger.begin(step_id{static_cast<std::uint64_t>(s)});
+    ledger.begin(step_id{static_cast<std::uint64_t>(s)}, microbatches);
     for (const auto kind : {task_kind::forward, task_kind::backward_weight})
       for (std::uint32_t mb = 0; mb < microbatches; ++mb)
         write_task({kind, microbatch_id{mb}, chunk_id{0}}, seq++, ledger, *counters);

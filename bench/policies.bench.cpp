@@ -189,9 +189,8 @@ simulate::plan plan_of(const cell& c, const slot_limit& limit) {
 }
 
 policy_factory maker_of(std::string_view policy, const pipeline_shape& shape) {
-  return [set = value_or_exit(policies::registry().make(policy, shape))](stage_id s) {
-    return set->make(s);
-  };
+  return [set = value_or_exit(policies::registry().make(policy, shape))](
+             const pipeline_shape&, stage_id s) { return set->make(s); };
 }
 
 /// The step of the cell.
@@ -317,8 +316,9 @@ void measure_parts(const slot_limit& limit) {
     c.shape.chunks = 2;
     c.shape.layout = placement::v;
     const auto plus = maker_of("bfw_plus", c.shape);
-    const auto smaller = [&](stage_id s) {
-      return std::make_unique<smaller_chunk_first>(plus(s), maker_of("bfw", c.shape)(s));
+    const auto smaller = [&](const pipeline_shape& shape, stage_id s) {
+      return std::make_unique<smaller_chunk_first>(plus(shape, s),
+                                                   maker_of("bfw", shape)(shape, s));
     };
     chunk.add(time(smaller, 0), time(plus, 0));
   }

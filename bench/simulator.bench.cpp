@@ -57,7 +57,7 @@ void measure(const pipeline_shape& shape, const bench_case& c, int repeats) {
   simulate::plan plan;
   plan.shape = shape;
   plan.limit.slots = c.slots;
-  plan.rule = {[&](stage_id s) { return set->make(s); }, c.mode};
+  plan.rule = {[&](const pipeline_shape&, stage_id s) { return set->make(s); }, c.mode};
   double best_s = 0;
   std::uint64_t events = 0;
   double makespan_ms = 0;

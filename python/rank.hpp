@@ -110,11 +110,13 @@ class python_rank final : public compute::rank_compute {
     if (has_thread_) call("prepare_thread");
   }
 
-  void begin_step(step_id step, compute::step_purpose purpose) override {
+  void begin_step(step_id step, compute::step_purpose purpose,
+                  const microbatch_counts& microbatches) override {
     step_ = step;
     guarded("begin", [&] {
       gate_->wait_for(step);
-      call("begin", number_of(step), purpose != compute::step_purpose::evaluation);
+      call("begin", number_of(step), purpose != compute::step_purpose::evaluation,
+           microbatches.by_replica);
     });
   }
 

@@ -167,7 +167,7 @@ class runtime {
       };
     }
     if (!o.order.is_none())
-      orders_ = std::make_shared<python_orders>(std::move(o.order), job::effective_shape(j));
+      orders_ = std::make_shared<python_orders>(std::move(o.order));
     gate_ = std::make_shared<step_gate>(actors::patience_of(j));
     options.hooks.on_begin = [gate = gate_] { gate->reset(); };
     options.hooks.on_end = [gate = gate_] { gate->close(); };
@@ -185,15 +185,15 @@ class runtime {
   ~runtime() { close(); }
 
   /// One step or evaluation; Ctrl-C ends the pipeline. Without `updates` the gradients stay.
-  py::dict pass(bool trains, bool updates) {
+  /// `microbatches`: by replica; empty: as the job says.
+  py::dict pass(bool trains, bool updates, std::vector<std::uint32_t> microbatches) {
     using compute::step_purpose;
     auto& loop = open();
-    if (orders_) orders_->renew();
     const auto purpose = !trains   ? step_purpose::evaluation
                          : updates ? step_purpose::training
                                    : step_purpose::accumulation;
     const auto passed = value_of(without_gil([&] {
-      return loop.pass(purpose, [&](step_id step) { gate_->open_for(step); }, look);
+      return loop.pass(purpose, {std::move(microbatches)}, [&](step_id step) { gate_->open_for(step); }, look);
     }));
     const auto& s = passed.summary;
     py::list losses;
@@ -283,10 +283,12 @@ class runtime {
       return job::blame(j, "dispatch.slot_bytes",
                         "expected a job with a model: those of a program are not counted in bytes");
     setup.trace = trace_.get();
-    if (orders_)
-      setup.rule.make_policy = [orders = orders_](stage_id stage) {
-        return with_gil([&] { return orders->make_policy(stage); });
+    if (orders_) {
+      setup.rule.renews_policy = true;
+      setup.rule.make_policy = [orders = orders_](const pipeline_shape& shape, stage_id stage) {
+        return with_gil([&] { return orders->make_policy(shape, stage); });
       };
+    }
     if (!has_state && j.recovery.max_restarts > 0)
       return job::blame(j, "recovery.max_restarts",
                         "expected 0 with a schedule, whose state the program holds itself");
@@ -380,7 +382,7 @@ PYBIND11_MODULE(_runtime, m) {
       .def(py::init<const std::vector<std::string>&, bool>(), py::arg("settings"), py::arg("counts"))
       .def("values", &program_job::values);
   // make_rank(stage, rank, replica, group or None) returns a rank of this process (_rank.py); connect(host, port,
-  // seconds) the store of torchrun. order(stage), tell() and hear(lines) may be None. place: (node, nodes, host), or
+  // seconds) the store of torchrun. order(stage, n_microbatches), tell() and hear(lines) may be None. place: (node, nodes, host), or
   // None for that of the environment.
   py::class_<runtime>(m, "Runtime")
       .def(py::init([](const program_job& job, py::object make_rank, py::object connect,
@@ -397,7 +399,7 @@ PYBIND11_MODULE(_runtime, m) {
            py::arg("on_note"), py::arg("on_report"), py::kw_only(), py::arg("order") = py::none(),
            py::arg("tell") = py::none(), py::arg("hear") = py::none(),
            py::arg("place") = py::none(), py::arg("trace") = false, py::arg("has_state") = false)
-      .def("step", &runtime::pass, py::arg("trains"), py::arg("updates"))
+      .def("step", &runtime::pass, py::arg("trains"), py::arg("updates"), py::arg("microbatches"))
       .def_property_readonly("steps", &runtime::steps)
       .def_property_readonly("leads", &runtime::leads)
       .def("check_open", &runtime::check_open)

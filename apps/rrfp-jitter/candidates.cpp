@@ -36,7 +36,9 @@ std::vector<stage_core> ranks_of(const stage_core& core) {
   const auto ranks = std::exchange(config.ranks, 1);
   std::vector<stage_core> all;
   for (std::uint32_t r = 0; r < ranks; ++r)
-    all.emplace_back(config, std::make_unique<hint_of_stage>(core.hint()));
+    all.emplace_back(config, [&core](const pipeline_shape&, stage_id) {
+      return std::make_unique<hint_of_stage>(core.hint());
+    });
   return all;
 }
 
@@ -56,8 +58,9 @@ candidates::candidates(simulate::plan& p, nanoseconds gather_cost)
              "agreement by candidates requires mode ready and no lookahead or early forwards");
   if (p.ranks == 1) return;
   p.decides = this;
-  p.rule.make_policy = [this, make = std::move(p.rule.make_policy)](stage_id s) {
-    auto hint = make(s);
+  p.rule.make_policy = [this, make = std::move(p.rule.make_policy)](const pipeline_shape& shape,
+                                                                    stage_id s) {
+    auto hint = make(shape, s);
     stages_[s.value()].hint = hint.get();
     return hint;
   };

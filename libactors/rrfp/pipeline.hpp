@@ -91,6 +91,7 @@
 namespace rrfp {
 
 class policy;
+struct pipeline_shape;
 
 namespace actors {
 class trace_recorder;
@@ -140,8 +141,9 @@ struct pipeline_options {
   /// The learning rate of a step (from 1), which the optimizers get; empty: that of [train]. Called
   /// in the leading process, from a thread of the pipeline.
   std::function<double(std::uint64_t step)> lr;
-  /// Makes the policy of a stage, instead of dispatch.policy (rrfp/core/policy.hpp).
-  std::function<std::unique_ptr<policy>(stage_id)> make_policy;
+  /// Makes the policy of a stage, instead of dispatch.policy (rrfp/core/policy.hpp), for the shape
+  /// of the job, and again for a step with another number of microbatches.
+  std::function<std::unique_ptr<policy>(const pipeline_shape&, stage_id)> make_policy;
   /// Bytes of a microbatch's slot on a stage, for dispatch.slot_bytes; empty: not counted.
   std::function<std::uint64_t(stage_id, microbatch_id)> slot_bytes;
   /// Your own weather, instead of the delays of [jitter].
@@ -186,6 +188,10 @@ struct step_options {
   /// pipeline_options::count is set. The step counts like any other, but has no learning rate and
   /// no gradient norm. What waits is lost if the training ends.
   bool update = true;
+  /// By replica: the number of microbatches of this step, which may be 0 on some. Empty: a batch is
+  /// cut into as many as the job says, and a vector of microbatches is shared out evenly, the first
+  /// replicas getting one more. All processes must give the same.
+  std::vector<std::uint32_t> microbatches = {};
 };
 
 struct step_result {

@@ -16,6 +16,7 @@ class Batch:
 
     def __init__(self, args, kwargs, targets, check_rows_of_first=lambda rows: None, rows=None):
         self.args, self.kwargs, self.targets = args, kwargs, targets
+        self.by_replica = []  # how the replicas share the microbatches; empty: as the settings say
         self.rows = rows  # in all, of what was cut by rows
         #: Refuses what was given here where the process of the first part has cut other rows.
         self.check_rows_of_first = check_rows_of_first
@@ -50,16 +51,32 @@ class Batch:
 
     @staticmethod
     def of_microbatches(arg_mbs, kwarg_mbs, target_mbs, n):
-        """The lists that step_microbatches() was given."""
+        """The lists that step_microbatches() was given; n: None means as many as they have."""
         given = {"arg_mbs": (arg_mbs, ()), "kwarg_mbs": (kwarg_mbs, {}), "target_mbs": (target_mbs, None)}
         all_mbs = []
         for name, (values, empty) in given.items():
-            values = [empty] * n if values is None else list(values)
+            if values is not None:
+                values = list(values)
+                n = len(values) if n is None else n
+            given[name] = values, empty
+        for name, (values, empty) in given.items():
+            values = [empty] * n if values is None else values
             if len(values) != n:
                 raise ValueError(f"{name}: expected {n} microbatches, got {len(values)}")
             all_mbs.append(values)
         args = [a if isinstance(a, tuple) else (a,) for a in all_mbs[0]]
         return Batch(args, *all_mbs[1:])
+
+    def adopt(self, by_replica):
+        """Takes the microbatches of the step as the leading process has given them."""
+        if not (self.has_inputs() or self.has_targets()):
+            n = sum(by_replica)
+            self.args, self.kwargs, self.targets = [()] * n, [{}] * n, [None] * n
+        elif by_replica != self.by_replica:
+            raise ValueError(
+                f"step(): expected {_text(by_replica)} microbatches, as the leading process has given, got "
+                f"{_text(self.by_replica)}"
+            )
 
     def has_inputs(self):
         return any(self.args) or any(self.kwargs)
@@ -135,6 +152,10 @@ def _rows_of(target):
         if isinstance(value, torch.Tensor) and value.dim() > 0 and not value.is_nested:
             sizes |= {value.shape[:dims].numel() for dims in range(1, value.dim() + 1)}
     return sizes
+
+
+def _text(by_replica):
+    return " and ".join(map(str, by_replica))
 
 
 def check_rows(named, spec, n, rows):

@@ -32,10 +32,8 @@ class Model:
     The runtime holds it. It must not refer to the Pipeline, which would then never be released.
     """
 
-    def __init__(self, part_at, loss_fn, optimizer, autocast, n_microbatches, replicas, job):
+    def __init__(self, part_at, loss_fn, optimizer, autocast, job):
         self.part_at = part_at
-        self.n_microbatches = n_microbatches  # of a replica
-        self.n_in_all = n_microbatches * replicas
         self.loss_fn = loss_fn
         self.optimizer = optimizer
         self.job = job  # values of the settings
@@ -43,7 +41,7 @@ class Model:
         self.optimizers = []
         self.ranks = []
         self._rank_at = {}  # by stage, rank and replica
-        self.places = set()  # first microbatch and position of each part here
+        self.places = set()  # replica and position of each part here
         self.local = {}  # tensors on devices between two parts here
         self.owners = {}  # of a name: the part that has it
         self.part_of = {}  # by the identity of a parameter
@@ -83,8 +81,8 @@ class Model:
         parts = []
         for chunk, index in enumerate(self.job["parts_of"][stage]):
             with _named(f"stage {stage} chunk {chunk}"):
-                parts.append(self._make_part(index, self.job["parts"], group, device, replica * self.n_microbatches))
-        made = TrainingRank(self, parts, stage, group, device)
+                parts.append(self._make_part(index, self.job["parts"], group, device, replica))
+        made = TrainingRank(self, parts, stage, replica, group, device)
         self.ranks.append(made)
         return made
 
@@ -148,7 +146,7 @@ class Model:
         self.batches += 1
         self.kept.failure = None
         self.local.clear()
-        batch.counts = counts or [1] * self.n_in_all
+        batch.counts = counts or [1] * len(batch.args)
         batch.divisor = sum(batch.counts)
         if update is not None:
             batch.divisor = self.divisor or batch.divisor
@@ -176,7 +174,7 @@ class Model:
                 if is_dynamic_rotary(child) and self.rotary.setdefault(child, module) is not module:
                     parent.register_module(name, copy.deepcopy(child))
 
-    def _make_part(self, index, count, group, device, first_microbatch):
+    def _make_part(self, index, count, group, device, replica):
         if index in self.modules:
             module = copy.deepcopy(self.modules[index])  # of another replica
         else:
@@ -190,8 +188,8 @@ class Model:
         if device is not None:
             module.to(device)
         self._give_rotary(module)
-        part = ModelPart(self, module, index, count, device, first_microbatch)
-        self.places.add((first_microbatch, index))
+        part = ModelPart(self, module, index, count, device, replica)
+        self.places.add((replica, index))
         if is_compiled(module):
             # torch.compile traces a module in its forward, when nothing else may run modules.
             self.turn = turn
@@ -210,12 +208,14 @@ class Model:
 class ModelPart(Part):
     """A part of the model in this process."""
 
-    def __init__(self, model, module, index, count, device, first_microbatch):
+    first = count = 0  # microbatches of its replica in this step
+
+    def __init__(self, model, module, index, count, device, replica):
         super().__init__(module, index == 0, index + 1 == count)
         self.model = model
         self.index = index
         self.device = device
-        self.first = first_microbatch
+        self._replica = replica
         self._losses = {}  # by microbatch: the tensor, and its terms
         self.tied = None
         self._modes = None  # of its modules before an evaluation
@@ -237,7 +237,7 @@ class ModelPart(Part):
         self.forwards_in_order = forwards_in_order(module)
 
     def local(self, way):
-        is_here = self.device is not None and (self.first, self.index + way) in self.model.places
+        is_here = self.device is not None and (self._replica, self.index + way) in self.model.places
         return self.model.local if is_here else None
 
     def names(self):
@@ -341,11 +341,11 @@ class ModelPart(Part):
     def _check_gradient(self, loss):
         """Some microbatches may have a constant for a loss, but not all: the step would train nothing."""
         self._has_gradient |= loss.requires_grad
-        if self.trains and not self._has_gradient and len(self._losses) == self.model.n_microbatches:
+        if self.trains and not self._has_gradient and len(self._losses) == self.count:
             name = getattr(self.model.loss_fn, "__qualname__", type(self.model.loss_fn).__name__)
             raise RuntimeError(
                 f"loss_fn '{name}': expected a loss that depends on a parameter which requires a gradient, got none in all "
-                f"{self.model.n_microbatches} microbatches: are the parameters frozen, or is a value detached?"
+                f"{self.count} microbatches: are the parameters frozen, or is a value detached?"
             )
 
     def losses(self):
@@ -376,7 +376,7 @@ class ModelPart(Part):
     def _check_buffers(self, before):
         """Refuses changes of buffers whose values would be those of another order, or that a checkpoint lacks."""
         buffers = self.buffers
-        is_last = buffers.end(self.model.n_microbatches)
+        is_last = buffers.end(self.count)
         if before is None:
             name = buffers.added_or_removed() if is_last else None
             if name is not None:

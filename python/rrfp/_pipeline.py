@@ -53,7 +53,7 @@ class Pipeline:
         Without them all tensors among the arguments must have as many rows. `output_merge_spec` says how
         step() merges outputs: TensorChunkSpec(dimension), a reducer such as sum_reducer, or None for the
         rule of step(), for all outputs or in their structure.
-        With settings["pipeline.replicas"] each replica gets so many of them.
+        With settings["pipeline.replicas"] each replica gets so many of them. A step may have another number.
     policy: the hint that ranks the ready tasks: one of rrfp.policies(), or a function of (stage, n_stages,
         n_microbatches) that returns the names of all tasks of a step, the most urgent first: "F0" and either
         "BW0", or "B0" and "W0" if the backward is to be split. Called before each step.
@@ -116,7 +116,7 @@ class Pipeline:
         self._output_merge_spec = output_merge_spec
         settings = dict(settings or {})
         replicas, ranks = (int(settings.get(f"pipeline.{key}", 1)) for key in ("replicas", "tp"))
-        self._n = n_microbatches * replicas
+        self._counts = [n_microbatches] * replicas  # of a step that says no other
         world = int(os.environ.get("WORLD_SIZE", "1"))
         world = max(1, world // (replicas * ranks))
         self._is_emulated = settings.get("device.kind") == "emulated"
@@ -146,10 +146,10 @@ class Pipeline:
         try:
             self._check_outside()
             job = _runtime.Job(lines_of(settings), count is not None)
-            self._model = Model(part_at, loss_fn, optimizer, autocast, n_microbatches, replicas, job.values())
+            self._model = Model(part_at, loss_fn, optimizer, autocast, job.values())
             order = None
             if callable(policy):
-                order = _order_of(policy, self._model.kept, int(settings["pipeline.stages"]), n_microbatches)
+                order = _order_of(policy, self._model.kept, int(settings["pipeline.stages"]))
             self._pipeline = self._call(
                 lambda: _runtime.Runtime(
                     job,
@@ -173,7 +173,9 @@ class Pipeline:
         if self._model.is_frozen and not self._is_emulated:
             (on_note or say)("no parameter requires a gradient: training changes nothing")
 
-    def step(self, *args, target=None, losses=None, return_outputs=True, update=True, **kwargs):
+    def step(
+        self, *args, target=None, losses=None, return_outputs=True, update=True, n_microbatches=None, **kwargs
+    ):
         """One step of the training. Returns the outputs of the last part, merged, in its process.
 
         A tensor is merged along its first dimension if that counts the rows of the target (also flattened with
@@ -185,31 +187,48 @@ class Pipeline:
         receives the loss of each microbatch. Keyword arguments go to the parts of this process whose forward
         has a parameter of that name. With update=False the gradients wait, and those of the next steps are
         added to them, up to a step with update=True: divide the loss where you want the mean, unless `count` was given.
+
+        n_microbatches: of this step, in place of that of Pipeline(): of each replica, or a list with that of every
+        replica, which may be 0 for some. All processes with arguments or a target must give the same.
         """
-        batch = Batch.cut(args, kwargs, target, self._n, *self._chunk_specs)
+        batch = self._cut(args, kwargs, target, n_microbatches)
         return self._run(True, batch, losses, return_outputs, update).merged_outputs(self._output_merge_spec)
 
     def step_microbatches(
-        self, arg_mbs=None, kwarg_mbs=None, target_mbs=None, losses=None, return_outputs=True, update=True
+        self,
+        arg_mbs=None,
+        kwarg_mbs=None,
+        target_mbs=None,
+        losses=None,
+        return_outputs=True,
+        update=True,
+        n_microbatches=None,
     ):
         """A step whose microbatches are cut already and may differ in shape. Returns the list of their outputs.
 
         Lists of as many arguments (or tuples of them), dicts of keyword arguments, and targets as there are
-        microbatches.
+        microbatches: any number, another one in each step. The replicas share them evenly, the first ones get one
+        more, unless n_microbatches, as in step(), says how many each one has.
         """
-        batch = Batch.of_microbatches(arg_mbs, kwarg_mbs, target_mbs, self._n)
+        batch = self._listed(arg_mbs, kwarg_mbs, target_mbs, n_microbatches)
         return self._run(True, batch, losses, return_outputs, update).outputs_in_order()
 
-    def eval(self, *args, target=None, losses=None, return_outputs=True, **kwargs):
+    def eval(self, *args, target=None, losses=None, return_outputs=True, n_microbatches=None, **kwargs):
         """step() without backward and update, with the parts in evaluation mode."""
-        batch = Batch.cut(args, kwargs, target, self._n, *self._chunk_specs)
+        batch = self._cut(args, kwargs, target, n_microbatches)
         return self._run(False, batch, losses, return_outputs, True).merged_outputs(self._output_merge_spec)
 
     def eval_microbatches(
-        self, arg_mbs=None, kwarg_mbs=None, target_mbs=None, losses=None, return_outputs=True
+        self,
+        arg_mbs=None,
+        kwarg_mbs=None,
+        target_mbs=None,
+        losses=None,
+        return_outputs=True,
+        n_microbatches=None,
     ):
         """step_microbatches() without backward and update, with the parts in evaluation mode."""
-        batch = Batch.of_microbatches(arg_mbs, kwarg_mbs, target_mbs, self._n)
+        batch = self._listed(arg_mbs, kwarg_mbs, target_mbs, n_microbatches)
         return self._run(False, batch, losses, return_outputs, True).outputs_in_order()
 
     @property
@@ -328,6 +347,39 @@ class Pipeline:
     def __del__(self):
         self._end()
 
+    def _cut(self, args, kwargs, target, n_microbatches):
+        """The arguments of a step as a batch."""
+        by_replica = self._by_replica(n_microbatches) or self._counts
+        batch = Batch.cut(args, kwargs, target, sum(by_replica), *self._chunk_specs)
+        batch.by_replica = by_replica
+        return batch
+
+    def _listed(self, arg_mbs, kwarg_mbs, target_mbs, n_microbatches):
+        """The microbatches of a step as a batch."""
+        by_replica = self._by_replica(n_microbatches)
+        if by_replica is None and all(values is None for values in (arg_mbs, kwarg_mbs, target_mbs)):
+            by_replica = self._counts
+        batch = Batch.of_microbatches(arg_mbs, kwarg_mbs, target_mbs, by_replica and sum(by_replica))
+        n, replicas = len(batch.args), len(self._counts)
+        if n == 0:
+            raise ValueError("step_microbatches(): expected at least one microbatch, got none")
+        batch.by_replica = by_replica or [(n + replicas - 1 - replica) // replicas for replica in range(replicas)]
+        return batch
+
+    def _by_replica(self, n_microbatches):
+        """The argument of a step as a list, or None."""
+        if n_microbatches is None:
+            return None
+        replicas = len(self._counts)
+        counts = [n_microbatches] * replicas if isinstance(n_microbatches, int) else n_microbatches
+        is_list = isinstance(counts, (list, tuple)) and len(counts) == replicas
+        if not is_list or not all(isinstance(n, int) and 0 <= n <= 65536 for n in counts) or sum(counts) == 0:
+            raise ValueError(
+                "n_microbatches: expected 1 to 65536, or a list with the number of each replica, "
+                f"of which there are {replicas}, got {n_microbatches!r}"
+            )
+        return list(counts)
+
     def _run(self, training, batch, losses, return_outputs, update):
         self._check_idle()
         batch.keeps_outputs = return_outputs
@@ -349,7 +401,7 @@ class Pipeline:
             self._model.check_trained()
         self._model.begin(batch, counts, update if training else None)
         try:
-            figures = self._call(lambda: self._pipeline.step(training, update))
+            figures = self._call(lambda: self._pipeline.step(training, update, batch.by_replica))
             if self._is_emulated:
                 figures |= {"loss": None, "losses": []}
             self.last = StepResult(**figures)
@@ -395,10 +447,10 @@ class Pipeline:
             self._model.kept.raise_as_cause(e)
 
 
-def _order_of(policy, kept, n_stages, n_microbatches):
+def _order_of(policy, kept, n_stages):
     """The order of a stage by a function of the program, whose exception becomes the cause of the error."""
 
-    def order(stage):
+    def order(stage, n_microbatches):
         try:
             with kept:
                 return list(policy(stage, n_stages, n_microbatches))

@@ -52,7 +52,8 @@ class Rank:
     def prepare_thread(self):
         """On a thread of the runtime."""
 
-    def begin(self, step, trains):
+    def begin(self, step, trains, counts):
+        """`counts`: the microbatches of the step, by replica."""
         self.trains = trains
         with self.kept:
             for part in self.parts:

@@ -13,7 +13,7 @@ _none, _owner, _copy = range(3)  # sides of a tie
 
 
 class TrainingRank(Rank):
-    def __init__(self, model, parts, stage, group, device):
+    def __init__(self, model, parts, stage, replica, group, device):
         in_order = any(part.forwards_in_order for part in parts)
         if in_order and model.job["recompute"]:
             raise Error(
@@ -24,6 +24,7 @@ class TrainingRank(Rank):
             )
         super().__init__(parts, model.kept, in_order)
         self._model = model
+        self._replica = replica
         self.group = group
         self._device = device
         self._scale = LossScale(model.job)
@@ -53,7 +54,10 @@ class TrainingRank(Rank):
         if self._device is not None:
             torch.cuda.set_device(self._device)
 
-    def begin(self, step, trains):
+    def begin(self, step, trains, counts):
+        self._model.batch.adopt(counts)
+        for part in self.parts:
+            part.first, part.count = sum(counts[: self._replica]), counts[self._replica]
         self._find_parameters()
         if trains:
             for p, name, side, _ in self._parameters:
@@ -69,13 +73,13 @@ class TrainingRank(Rank):
             )
         self._is_joined = self._is_unscaled = False
         self._folded = [0] * len(self.parts)
-        super().begin(step, trains)
+        super().begin(step, trains, counts)
 
     def run(self, kind, mb, chunk, first, count, message):
         result = super().run(kind, mb, chunk, first, count, message)
         if self.group is not None and self.trains and count:
             self._folded[chunk] += count
-            if self._folded[chunk] == self._model.n_microbatches:
+            if self._folded[chunk] == self.parts[chunk].count:
                 # A parameter that is cut over the ranks is one parameter.
                 self._agree(self.group, [p for p in self.parts[chunk].module.parameters() if p.requires_grad])
         return result

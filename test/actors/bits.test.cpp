@@ -122,16 +122,41 @@ TEST_CASE("every order of a linear pipeline gives the same bits as a plain loop"
   }
 }
 
+TEST_CASE("replicas may share the microbatches of each step in another way") {
+  const std::vector<microbatch_counts> counts{{{2, 4}}, {{6, 0}}, {{1, 5}}};
+  const auto ranks = GENERATE(1u, 2u);
+  const auto run_with = [&](const choice_of_run& c) {
+    auto setup = small_setup(c, model_of(false), train_of());
+    setup.ranks = ranks;
+    setup.replicas = 2;
+    setup.microbatches = [&](step_id step) { return counts[step.value()]; };
+    const auto r = (*session::open(std::move(setup)))->run();
+    INFO(r.message);
+    REQUIRE(r.how == ending::done);
+    return std::pair{r.summary.losses_xxh64, r.summary.weights_xxh64};
+  };
+  const auto expected = run_with({linear(1), dispatch_mode::in_order, "gpipe"});
+  for (const auto stages : {2U, 4U})
+    for (const auto* policy : {"bfw", "bfw_plus", "zb_h1"})
+      for (const auto weather : {1U, 2U})
+        CHECK(run_with({linear(stages), dispatch_mode::ready, policy, weather, weather}) ==
+              expected);
+  const pipeline_shape v{2, 2, microbatches, placement::v};
+  CHECK(run_with({v, dispatch_mode::in_order, "zb_v", 1}) == expected);
+}
+
 TEST_CASE("ranks with delays of their own give the same bits") {
   const auto run_ranks = [](std::uint64_t weather) {
     auto setup = small_setup({linear(3)}, model_of(false), train_of());
     setup.ranks = 2;
     if (weather != 0) {
-      setup.delays.compute = [=](step_id step, stage_id stage, rank_id r, const task& t) {
-        return scattered_ms(weather, step.value(), stage.value() * 2 + r.value(), t.mb.value());
+      setup.delays.compute = [=](step_id step, const rank_address& at, const task& t) {
+        return scattered_ms(weather, step.value(), at.stage.value() * 2 + at.rank.value(),
+                            t.mb.value());
       };
-      setup.delays.link = [=](step_id step, virtual_stage_id to, rank_id r, const task& t) {
-        return 3 * scattered_ms(weather + 1, step.value(), to.value() * 2 + r.value(),
+      setup.delays.link = [=](step_id step, virtual_stage_id to, const rank_address& at,
+                              const task& t) {
+        return 3 * scattered_ms(weather + 1, step.value(), to.value() * 2 + at.rank.value(),
                                 t.mb.value() * 2 + (t.kind == task_kind::forward));
       };
     }
@@ -229,13 +254,13 @@ TEST_CASE("a recorded run replayed through a fresh core gives the same actions")
     auto lines = r.transcripts[s];
     REQUIRE(lines.size() > 100);
     const stage_config config{c.shape, stage_id{s}, 1, c.lookahead, c.mode, {c.slots}};
-    const auto same = simulate::replay(config, make_policy(stage_id{s}), lines);
+    const auto same = simulate::replay(config, make_policy, lines);
     INFO((same.ok() ? "" : same.message()));
     CHECK(same.ok());
     const auto launch = std::find_if(lines.begin(), lines.end(),
                                      [](const auto& line) { return line.rfind("launch", 0) == 0; });
     *launch += "0";
-    CHECK_FALSE(simulate::replay(config, make_policy(stage_id{s}), lines).ok());
+    CHECK_FALSE(simulate::replay(config, make_policy, lines).ok());
   }
 }
 

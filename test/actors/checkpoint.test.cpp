@@ -288,7 +288,7 @@ TEST_CASE("a second interrupt does not wait for the step") {
   choice_of_run how;
   how.shape = linear(2).shape;
   auto setup = small_setup(how, model(), trained_with(job::optimizer_kind::adamw));
-  setup.delays.compute = [](step_id step, stage_id, rank_id, const task&) {
+  setup.delays.compute = [](step_id step, const rank_address&, const task&) {
     return step.value() == 0 ? 0.0 : 60'000.0;
   };
   checkpoint_setup saves;

@@ -137,8 +137,12 @@ TEST_CASE("Mail to nobody, cut mail and random mail is refused, and nothing is p
 }
 
 TEST_CASE("Mail whose ids and kinds are not those of the run is refused, and says which") {
-  begin_step begin{step_id{1}};
+  begin_step begin{.step = step_id{1}, .microbatches = {{9, 0}}};
   CHECK(refusal_of(begin) == "");
+  begin.microbatches = {{9}};
+  CHECK(refusal_of(begin) == "begin_step: the counts of microbatches: expected 2, got 1");
+  begin.microbatches = {{9, microbatches_max + 1}};
+  CHECK(refusal_of(begin) == "begin_step: microbatches: expected less than 65537, got 65537");
   begin.purpose = static_cast<compute::step_purpose>(3);
   CHECK(refusal_of(begin) == "begin_step: a kind: expected less than 3, got 3");
 
@@ -149,18 +153,19 @@ TEST_CASE("Mail whose ids and kinds are not those of the run is refused, and say
   CHECK(refusal_of(arrival_of(task_kind::backward, 7, 1, 3)) == "");
   CHECK(refusal_of(arrival_of(task_kind::weight, 7, 1, 3)) ==
         "arrived: the kind of an arrival: expected less than 2, got 2");
-  CHECK(refusal_of(arrival_of(task_kind::forward, 8, 1, 3)) ==
-        "arrived: microbatch: expected less than 8, got 8");
+  CHECK(refusal_of(arrival_of(task_kind::forward, microbatches_max, 1, 3)) ==
+        "arrived: microbatch: expected less than 65536, got 65536");
   CHECK(refusal_of(arrival_of(task_kind::forward, 7, 2, 3)) ==
         "arrived: chunk: expected less than 2, got 2");
   CHECK(refusal_of(arrival_of(task_kind::forward, 7, 1, 4)) ==
         "arrived: rank: expected less than 4, got 4");
 
   launch_done done;
-  done.launched.folds = {microbatch_id{8}, 0};
+  done.launched.folds = {microbatch_id{65535}, 1};
   CHECK(refusal_of(done) == "");
-  done.launched.folds = {microbatch_id{7}, 2};
-  CHECK(refusal_of(done) == "launch_done: the end of the folds: expected less than 9, got 9");
+  done.launched.folds = {microbatch_id{65535}, 2};
+  CHECK(refusal_of(done) ==
+        "launch_done: the end of the folds: expected less than 65537, got 65537");
   done.launched = {};
   done.launched.piece.count = 0;
   CHECK(refusal_of(done) == "launch_done: piece: expected less than 0, got 0");
@@ -178,17 +183,21 @@ TEST_CASE("Mail whose ids and kinds are not those of the run is refused, and say
         "failed: a kind: expected less than 4, got 4");
 
   auto result = some_result();  // microbatches of losses are numbered over the replicas
-  result.losses.push_back({microbatch_id{15}, 0, 1});
+  result.losses.push_back({microbatch_id{131'071}, 0, 1});
   CHECK(refusal_of(result) == "");
-  result.losses.push_back({microbatch_id{16}, 0, 1});
-  CHECK(refusal_of(result) == "stage_step_ended: microbatch: expected less than 16, got 16");
+  result.losses.push_back({microbatch_id{131'072}, 0, 1});
+  CHECK(refusal_of(result) ==
+        "stage_step_ended: microbatch: expected less than 131072, got 131072");
 }
 
 TEST_CASE("Mail whose tables are not as large as the run is refused") {
   auto progress = some_progress();
   CHECK(refusal_of(progress) == "");
   progress.state.core.microbatches = 9;
-  CHECK(refusal_of(progress) == "stage_progress: microbatches: expected 8, got 9");
+  CHECK(refusal_of(progress) == "stage_progress: progress: expected 18, got 16");
+  progress.state.core.microbatches = 65537;
+  CHECK(refusal_of(progress) ==
+        "stage_progress: microbatches: expected less than 65537, got 65537");
   progress = some_progress();
   progress.state.core.progress.pop_back();
   CHECK(refusal_of(progress) == "stage_progress: progress: expected 16, got 15");
@@ -197,8 +206,8 @@ TEST_CASE("Mail whose tables are not as large as the run is refused") {
   CHECK(refusal_of(progress) == "stage_progress: ages: expected 1, got 0");
   progress.state.ages.push_back(1);
   CHECK(refusal_of(progress) == "");
-  progress.state.core.holders.emplace_back(9);
-  CHECK(refusal_of(progress) == "stage_progress: microbatch: expected less than 8, got 9");
+  progress.state.core.holders.emplace_back(65536);
+  CHECK(refusal_of(progress) == "stage_progress: microbatch: expected less than 65536, got 65536");
 }
 
 TEST_CASE("Mail about checkpoints and copies is refused by a run that makes none") {

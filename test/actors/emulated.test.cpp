@@ -21,7 +21,7 @@ using namespace rrfp::actors::test;
 using namespace std::chrono_literals;
 
 /// F takes 2 ms, B and W 1 ms each.
-double task_ms(step_id, stage_id, rank_id, const task& t) {
+double task_ms(step_id, const rank_address&, const task& t) {
   return t.kind == task_kind::forward || t.kind == task_kind::backward_weight ? 2 : 1;
 }
 
@@ -30,8 +30,9 @@ session_setup emulated_setup(const choice_of_run& c, std::uint64_t steps) {
   train.steps = steps;
   auto s = run_setup(c, train);
   s.emulated = emulated_device{
-      task_ms, [](step_id, virtual_stage_id, const task&) { return std::int64_t{4096}; }, 32};
-  s.slot_bytes = [](step_id, stage_id, microbatch_id) { return std::uint64_t{1000}; };
+      task_ms,
+      [](step_id, replica_id, virtual_stage_id, const task&) { return std::int64_t{4096}; }, 32};
+  s.slot_bytes = [](step_id, replica_id, stage_id, microbatch_id) { return std::uint64_t{1000}; };
   return s;
 }
 
@@ -145,7 +146,7 @@ TEST_CASE("128 emulated ranks train in one process") {
 TEST_CASE("an emulated run that is interrupted during its tasks ends at once") {
   const pipeline_shape shape{4, 1, 8, placement::linear};
   auto setup = emulated_setup({shape, dispatch_mode::ready, "bfw"}, 1000);
-  setup.emulated->task_ms = [](step_id, stage_id, rank_id, const task&) { return 300.0; };
+  setup.emulated->task_ms = [](step_id, const rank_address&, const task&) { return 300.0; };
   auto opened = session::open(std::move(setup));
   REQUIRE(opened.ok());
   auto running = std::async(std::launch::async, [&] { return (*opened)->run(); });
@@ -159,7 +160,7 @@ namespace {
 
 /// The stragglers that a run reports; `ms`: of a task.
 std::vector<straggler_report> stragglers_of(
-    std::uint32_t ranks, std::function<double(step_id, stage_id, rank_id, const task&)> ms) {
+    std::uint32_t ranks, std::function<double(step_id, const rank_address&, const task&)> ms) {
   const choice_of_run c{{4, 1, 8, placement::linear}, dispatch_mode::ready, "bfw"};
   auto setup = emulated_setup(c, straggler_watch::window + 4);
   setup.ranks = ranks;
@@ -179,8 +180,8 @@ TEST_CASE(
   const auto ranks = GENERATE(1u, 2u);
   const auto late = GENERATE(0u, 1u, 3u);
   // Of two ranks the second one.
-  const auto told = stragglers_of(ranks, [&](step_id, stage_id s, rank_id r, const task&) {
-    return s.value() == late && r.value() + 1 == ranks ? 3.0 : 1.0;
+  const auto told = stragglers_of(ranks, [&](step_id, const rank_address& at, const task&) {
+    return at.stage.value() == late && at.rank.value() + 1 == ranks ? 3.0 : 1.0;
   });
   REQUIRE(told.size() == 1);
   CHECK(told[0].what.stage == stage_id{late});
@@ -193,8 +194,8 @@ TEST_CASE(
 
 TEST_CASE("a balanced run reports no straggler, with delays that fall on all and without") {
   const auto sigma = GENERATE(0.0, 0.5);
-  const auto told = stragglers_of(1, [&](step_id step, stage_id s, rank_id, const task& t) {
-    std::mt19937_64 random{step.value() * 1009 + s.value() * 101 + t.mb.value() * 7 +
+  const auto told = stragglers_of(1, [&](step_id step, const rank_address& at, const task& t) {
+    std::mt19937_64 random{step.value() * 1009 + at.stage.value() * 101 + t.mb.value() * 7 +
                            static_cast<std::uint64_t>(t.kind)};
     random.discard(3);
     return std::exp(std::normal_distribution{0.0, sigma}(random));

@@ -56,7 +56,7 @@ TEST_CASE("a failing task ends the run with an error that names stage and cause"
 TEST_CASE("a lost message ends the run with a report of who waits for what") {
   auto setup = setup_of(5);
   setup.hang_timeout_s = 0.5;
-  setup.delays.link = [](step_id step, virtual_stage_id to, rank_id, const task& t) {
+  setup.delays.link = [](step_id step, virtual_stage_id to, const rank_address&, const task& t) {
     const bool lost = step == step_id{1} && to == virtual_stage_id{2} &&
                       t == task{task_kind::forward, microbatch_id{4}, chunk_id{0}};
     return lost ? 1e7 : 0.0;
@@ -92,12 +92,12 @@ TEST_CASE("a tensor of a microbatch that the run does not have ends the run") {
   const auto r = run(std::move(setup));
   CHECK(r.how == ending::failed);
   CHECK_THAT(r.message,
-             Contains("a tensor came for microbatch 6 of chunk 0: expected less than 6 and 1"));
+             Contains("stage 1: step 1: an input of microbatch 6: expected less than 6"));
 }
 
 TEST_CASE("an interrupt ends a run during a long task") {
   auto setup = setup_of(1000);
-  setup.delays.compute = [](step_id, stage_id, rank_id, const task&) { return 60'000.0; };
+  setup.delays.compute = [](step_id, const rank_address&, const task&) { return 60'000.0; };
   auto opened = session::open(std::move(setup));
   REQUIRE(opened.ok());
   std::thread other{[&] {

@@ -121,7 +121,7 @@ TEST_CASE("the report names a lost activation, its sender and the stage that wai
   const auto p = GENERATE(hang_point{0, 1, 0}, hang_point{1, 2, 4}, hang_point{1, 1, 5},
                           hang_point{2, 2, 0}, hang_point{3, 1, 3});
   auto setup = setup_of();
-  setup.delays.link = [=](step_id step, virtual_stage_id to, rank_id, const task& t) {
+  setup.delays.link = [=](step_id step, virtual_stage_id to, const rank_address&, const task& t) {
     const bool lost = step.value() == p.step && to.value() == p.stage && t == forward(p.mb);
     return lost ? endless_ms : 0.0;
   };
@@ -137,8 +137,8 @@ TEST_CASE("the report names a rank that hangs and the task in which it hangs") {
   const auto p = GENERATE(hang_point{0, 0, 0}, hang_point{1, 0, 3}, hang_point{1, 1, 2},
                           hang_point{2, 1, 5}, hang_point{3, 0, 5});
   auto setup = setup_of();
-  setup.delays.compute = [=](step_id step, stage_id stage, rank_id, const task& t) {
-    const bool dies = step.value() == p.step && stage.value() == p.stage && t == forward(p.mb);
+  setup.delays.compute = [=](step_id step, const rank_address& at, const task& t) {
+    const bool dies = step.value() == p.step && at.stage.value() == p.stage && t == forward(p.mb);
     return dies ? endless_ms : 0.0;
   };
   const auto r = run_until_hang(std::move(setup));
@@ -153,7 +153,7 @@ TEST_CASE("the report names a slot that is never released, its holder and the mi
   const auto p = GENERATE(hang_point{0, 0, 0}, hang_point{1, 0, 2}, hang_point{1, 1, 1},
                           hang_point{2, 1, 3}, hang_point{3, 0, 4});
   auto setup = setup_of(1);
-  setup.delays.link = [=](step_id step, virtual_stage_id to, rank_id, const task& t) {
+  setup.delays.link = [=](step_id step, virtual_stage_id to, const rank_address&, const task& t) {
     const bool lost = step.value() == p.step && to.value() == p.stage && is_backward(t.kind) &&
                       t.mb.value() == p.mb;
     return lost ? endless_ms : 0.0;
@@ -175,9 +175,9 @@ TEST_CASE("the report names a tensor-parallel rank that hangs") {
     const std::uint32_t rank = p.mb % 2;
     auto setup = setup_of();
     setup.ranks = 2;
-    setup.delays.compute = [=](step_id step, stage_id stage, rank_id r, const task& t) {
-      const bool stays = step.value() == p.step && stage.value() == p.stage && t == forward(p.mb) &&
-                         r.value() == rank;
+    setup.delays.compute = [=](step_id step, const rank_address& at, const task& t) {
+      const bool stays = step.value() == p.step && at.stage.value() == p.stage &&
+                         t == forward(p.mb) && at.rank.value() == rank;
       return stays ? endless_ms : 0.0;
     };
     const auto r = run_until_hang(std::move(setup));
@@ -207,7 +207,7 @@ TEST_CASE("the report names a tensor-parallel rank that hangs") {
 
 TEST_CASE("a report holds the last decisions of each stage and what its ranks hold") {
   auto setup = setup_of(2);
-  setup.delays.link = [](step_id step, virtual_stage_id to, rank_id, const task& t) {
+  setup.delays.link = [](step_id step, virtual_stage_id to, const rank_address&, const task& t) {
     return step == step_id{1} && to == virtual_stage_id{2} && t == forward(4) ? endless_ms : 0.0;
   };
   const auto r = run_until_hang(std::move(setup));
@@ -224,7 +224,7 @@ TEST_CASE("a requested report does not change the run") {
   auto setup = setup_of();
   setup.train.steps = 12;
   setup.hang_timeout_s = 60;
-  setup.delays.compute = [](step_id, stage_id, rank_id, const task&) { return 2.0; };
+  setup.delays.compute = [](step_id, const rank_address&, const task&) { return 2.0; };
   std::mutex mutex;
   std::vector<std::string> reports;
   setup.on_report = [&](const std::string& text) {

@@ -48,20 +48,23 @@ inline session_setup run_setup(const choice_of_run& c, const job::train_options&
   if (c.mode == dispatch_mode::in_order && policies->sequences() == nullptr) {
     simulate::plan rounds;
     rounds.shape = c.shape;
-    rounds.rule = {[policies](stage_id stage) { return policies->make(stage); }};
+    rounds.rule = {
+        [policies](const pipeline_shape&, stage_id stage) { return policies->make(stage); }};
     auto costs = simulate::stage_costs::make(c.shape, {});
     auto order = simulate::nominal_sequences(rounds, *costs);
     RRFP_CHECK(order.ok(), "rounds become a sequence");
     policies = make_fixed_policy_set(c.policy, std::move(*order));
   }
-  s.rule = {[policies](stage_id stage) { return policies->make(stage); }, c.mode};
+  s.rule = {[policies](const pipeline_shape&, stage_id stage) { return policies->make(stage); },
+            c.mode};
   s.train = train;
   if (c.weather != 0) {
-    s.delays.compute = [w = c.weather](step_id step, stage_id stage, rank_id, const task& t) {
-      return scattered_ms(w, step.value(), stage.value(),
+    s.delays.compute = [w = c.weather](step_id step, const rank_address& at, const task& t) {
+      return scattered_ms(w, step.value(), at.stage.value(),
                           t.mb.value() * 8 + static_cast<std::uint64_t>(t.kind) * 2);
     };
-    s.delays.link = [w = c.weather](step_id step, virtual_stage_id to, rank_id, const task& t) {
+    s.delays.link = [w = c.weather](step_id step, virtual_stage_id to, const rank_address&,
+                                    const task& t) {
       return scattered_ms(w + 1, step.value(), to.value(), t.mb.value() * 2 + t.chunk.value());
     };
   }

@@ -43,10 +43,12 @@ session_setup blocking_setup(const pipeline_shape& shape, const std::string& pol
   job::train_options train;
   train.steps = 2;
   auto s = run_setup({shape, dispatch_mode::in_order, policy}, train);
-  s.emulated =
-      emulated_device{[](step_id, stage_id, rank_id, const task&) { return 1.0; },
-                      [](step_id, virtual_stage_id, const task&) { return std::int64_t{16}; }, 1};
-  s.delays.link = [link_ms](step_id, virtual_stage_id, rank_id, const task&) { return link_ms; };
+  s.emulated = emulated_device{
+      [](step_id, const rank_address&, const task&) { return 1.0; },
+      [](step_id, replica_id, virtual_stage_id, const task&) { return std::int64_t{16}; }, 1};
+  s.delays.link = [link_ms](step_id, virtual_stage_id, const rank_address&, const task&) {
+    return link_ms;
+  };
   s.blocking_messages = true;
   return s;
 }

@@ -26,7 +26,8 @@ void rank_compute::begin_step(step_id step) {
   bytes_ = 0;
   losses_.clear();
   const auto last = shape.at(virtual_stage_id{shape.virtual_stages() - 1});
-  if (last.stage == at_.stage) losses_.assign(shape.microbatches, 0);
+  microbatches_ = c_.microbatches_of(step, at_.replica);
+  if (last.stage == at_.stage) losses_.assign(microbatches_, 0);
 }
 
 std::optional<symbol> rank_compute::run(const launch& l, symbol input) {
@@ -92,7 +93,7 @@ void rank_compute::fold(const launch& l) {
   const auto chunk = l.what.chunk;
   for (std::uint32_t i = 0; i < l.folds.count; ++i) {
     const task t{l.what.kind, microbatch_id{l.folds.first.value() + i}, chunk};
-    RRFP_EXPECT(t.mb.value() < c_.shape.microbatches, name(t) + ": folds beyond the step");
+    RRFP_EXPECT(t.mb.value() < microbatches_, name(t) + ": folds beyond the step");
     auto& kept = at(t);
     RRFP_EXPECT(kept.weight_gradient.has_value(), name(t) + ": folds before its backward");
     RRFP_EXPECT(!kept.is_folded, name(t) + ": contributes twice");
@@ -127,7 +128,7 @@ void rank_compute::check_memory(const task& t) const {
 void rank_compute::require_complete() const {
   for (std::uint32_t chunk = 0; chunk < c_.shape.chunks; ++chunk)
     RRFP_EXPECT(
-        next_fold_[chunk] == c_.shape.microbatches,
+        next_fold_[chunk] == microbatches_,
         name({task_kind::weight, microbatch_id{next_fold_[chunk]}, chunk_id{chunk}}) + ": is lost");
 }
 

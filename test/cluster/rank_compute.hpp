@@ -61,6 +61,7 @@ class rank_compute {
   step_id step_;
   rank_state weights_;
   rank_state gradients_;
+  std::uint32_t microbatches_ = 0;  ///< of the step
   std::vector<symbol> losses_;
   std::vector<saved> saved_;
   std::vector<std::uint32_t> next_fold_;     ///< by chunk

@@ -166,6 +166,14 @@ bool scenario::has(fault_kind kind) const {
   return std::any_of(faults.begin(), faults.end(), [&](const fault& f) { return f.kind == kind; });
 }
 
+std::uint32_t scenario::microbatches_of(step_id step, replica_id replica) const {
+  if (!counts_vary) return shape.microbatches;
+  random_source random{seed, mix(step.value(), replica.value())};
+  // Some replicas have none, but not all of them.
+  const auto least = replica == replica_id{0} ? 1 : 0;
+  return static_cast<std::uint32_t>(random.between(least, shape.microbatches));
+}
+
 nanoseconds scenario::expected_time() const {
   const auto tasks = shape.chunks * shape.microbatches + shape.stages;
   return static_cast<nanoseconds>(runs * steps * 3 * tasks) * task_time * 5 / 4;
@@ -183,6 +191,7 @@ scenario draw_scenario(std::uint64_t seed, size_kind size) {
     draw_small(c, random);
   }
   draw_dispatch(c, random);
+  c.counts_vary = random_source{seed, 2}.one_in(3);
   c.task_time = random.between(20, 400) * us;
   c.heartbeat = random.between(10, 50) * ms;
   c.node_timeout = c.heartbeat * random.between(4, 10);
@@ -253,11 +262,11 @@ std::string to_string(const scenario& c) {
   const auto number = [](auto x) { return std::to_string(x); };
   auto text = "seed " + number(c.seed) + ": " + number(c.nodes) + " nodes, " + number(c.replicas) +
               " x " + number(c.shape.stages) + " stages of " + number(c.shape.chunks) +
-              " chunks and " + number(c.ranks) + " ranks, " + number(c.shape.microbatches) +
-              " microbatches, " + number(c.runs) + " runs of " + number(c.steps) + " steps, " +
-              std::string{name(c.mode)} + " " + c.policy + ", heartbeat " + text_of(c.heartbeat) +
-              ", timeout " + text_of(c.node_timeout) + ", max_restarts " + number(c.max_restarts) +
-              ", hold " + text_of(c.hold) +
+              " chunks and " + number(c.ranks) + " ranks, " + (c.counts_vary ? "up to " : "") +
+              number(c.shape.microbatches) + " microbatches, " + number(c.runs) + " runs of " +
+              number(c.steps) + " steps, " + std::string{name(c.mode)} + " " + c.policy +
+              ", heartbeat " + text_of(c.heartbeat) + ", timeout " + text_of(c.node_timeout) +
+              ", max_restarts " + number(c.max_restarts) + ", hold " + text_of(c.hold) +
               (c.restarts == restart_kind::launcher ? ", a launcher" : ", a loop a node");
   if (c.saves) text += ", saves every " + number(c.saves->every);
   if (c.evaluation) text += ", evaluations every " + number(c.evaluation->every);

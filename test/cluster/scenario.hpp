@@ -66,6 +66,9 @@ struct scenario {
   std::uint32_t replicas = 1;
   std::uint32_t runs = 1;  ///< of the job, one after the other
   std::uint64_t steps = 1;
+  /// The microbatches of a step and a replica are drawn, up to those of `shape`.
+  bool counts_vary = false;
+  std::uint32_t microbatches_of(step_id step, replica_id replica) const;
 
   std::string policy;
   dispatch_mode mode = dispatch_mode::ready;

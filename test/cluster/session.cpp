@@ -40,10 +40,12 @@ rank_address address_of(const rank_key& k) { return {k.stage, k.rank, k.replica}
 rank_key key_of(const rank_address& a) { return {a.replica, a.stage, a.rank}; }
 
 dispatch_rule rule_of(const scenario& c) {
-  auto made = policies::registry().make(c.policy, c.shape);
-  RRFP_EXPECT(made.ok(), made.ok() ? "" : made.message());
   dispatch_rule rule;
-  rule.make_policy = [set = *made](stage_id stage) { return set->make(stage); };
+  rule.make_policy = [name = c.policy](const pipeline_shape& shape, stage_id stage) {
+    const auto made = policies::registry().make(name, shape);
+    RRFP_EXPECT(made.ok(), made.ok() ? "" : made.message());
+    return (*made)->make(stage);
+  };
   rule.mode = c.mode;
   rule.early_forwards = c.early_forwards;
   rule.weight_pieces = c.weight_pieces;
@@ -603,7 +605,12 @@ void session::begin(stage_driver& stage, const mail& m) {
   stage.gradients.assign(c().ranks, {});
   stage.ended = 0;
   owner_.set_status(to_string(stage.step));
-  notify(stage, step_began{.step = stage.step, .slot_bytes = c().slot_bytes});
+  step_began begun{.step = stage.step, .slot_bytes = c().slot_bytes};
+  if (c().counts_vary) {
+    begun.microbatches = c().microbatches_of(stage.step, stage.key.replica);
+    if (!begun.slot_bytes.empty()) begun.slot_bytes.resize(*begun.microbatches);
+  }
+  notify(stage, begun);
   send_to_ranks(stage, m);
   for (const auto& early : std::exchange(stage.early, {})) on_arrived(stage, early);
 }
@@ -687,10 +694,10 @@ void session::read_as_rank(rank_driver& rank, const mail& m) {
   switch (m.kind) {
     case mail_kind::begin_step: {
       queue(work::kind::begin);
-      const auto& shape = c().shape;
-      const auto first = shape.at(virtual_stage_id{0});
+      const auto first = c().shape.at(virtual_stage_id{0});
       if (first.stage != rank.key.stage) return;
-      for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
+      const auto microbatches = c().microbatches_of(step_id{m.step}, rank.key.replica);
+      for (std::uint32_t mb = 0; mb < microbatches; ++mb)
         announce_arrival(rank, step_id{m.step}, task_kind::forward, microbatch_id{mb}, first.chunk);
       return;
     }

@@ -30,17 +30,18 @@ class reference_step {
   }
   symbol loss() const {
     symbol all = 0;
-    for (const auto& of_replica : losses_) all = mix(all, hash_of(of_replica));
+    for (const auto& of_replica : losses_)
+      if (!of_replica.empty()) all = mix(all, hash_of(of_replica));
     return all;
   }
 
  private:
   void run_replica(replica_id d) {
-    const auto& shape = c_.shape;
-    gradients_[d.value()].assign(weights_.size(), rank_state(shape.chunks, 0));
-    losses_[d.value()].assign(shape.microbatches, 0);
+    gradients_[d.value()].assign(weights_.size(), rank_state(c_.shape.chunks, 0));
+    const auto microbatches = c_.microbatches_of(step_, d);
+    losses_[d.value()].assign(microbatches, 0);
     for (std::uint32_t r = 0; r < c_.ranks; ++r)
-      for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
+      for (std::uint32_t mb = 0; mb < microbatches; ++mb)
         run_microbatch(d, rank_id{r}, microbatch_id{mb});
   }
   void run_microbatch(replica_id d, rank_id r, microbatch_id mb) {

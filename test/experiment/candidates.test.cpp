@@ -49,7 +49,8 @@ simulate::plan plan_of(std::string_view name, const pipeline_shape& shape, std::
   REQUIRE(set.ok());
   simulate::plan p;
   p.shape = shape;
-  p.rule = {[set = *set](stage_id s) { return set->make(s); }, dispatch_mode::ready};
+  p.rule = {[set = *set](const pipeline_shape&, stage_id s) { return set->make(s); },
+            dispatch_mode::ready};
   p.ranks = ranks;
   return p;
 }

@@ -25,7 +25,7 @@ std::shared_ptr<const policy_set> policies_of(std::string_view name, const pipel
 simulate::nanoseconds makespan(const std::shared_ptr<const policy_set>& set) {
   simulate::plan p;
   p.shape = shape;
-  p.rule = {[set](stage_id s) { return set->make(s); }};
+  p.rule = {[set](const pipeline_shape&, stage_id s) { return set->make(s); }};
   p.limit.slots = 8;
   const auto costs = simulate::stage_costs::make(shape, {});
   REQUIRE(costs.ok());

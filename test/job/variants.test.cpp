@@ -35,7 +35,7 @@ TEST_CASE("Variants share everything that they do not set, including the jitter"
   CHECK(job::effective_limit(all[0], stage_id{0}).slots == 0);
   CHECK(all[1].name == "ready BFW");
   CHECK(all[1].dispatch.mode == dispatch_mode::ready);
-  CHECK(job::effective_limit(all[1], stage_id{0}).slots == 6);
+  CHECK(job::effective_limit(all[1], stage_id{0}).slots == 8);
   for (const auto& v : all) {
     CHECK(v.compare.empty());
     CHECK(v.pipeline.stages == 4);

@@ -28,7 +28,7 @@ const std::vector<durations> all_durations = [] {
 }();
 
 constexpr std::uint32_t stages_max = 6;
-constexpr std::uint32_t microbatches_max = 14;
+constexpr std::uint32_t counts_max = 14;
 
 struct sizes {
   std::int64_t p;
@@ -63,7 +63,7 @@ void check_sweep(std::string_view name,
                  const std::function<std::uint32_t(std::uint32_t)>& least,
                  const std::vector<durations>& times, const formula& gap, const formula& peak) {
   for (std::uint32_t p = 1; p <= stages_max; ++p)
-    for (auto m = least(p); m <= microbatches_max; ++m)
+    for (auto m = least(p); m <= counts_max; ++m)
       check_stages(name, shape_of(p, m), times, gap, peak);
 }
 
@@ -99,7 +99,7 @@ TEST_CASE("1F1B is idle for (p-1)T and holds min(p-s, m) microbatches") {
 TEST_CASE("gpipe's, 1F1B's and interleaved 1F1B's ramps cost each stage the same") {
   for (const durations t : {durations{1, 1, 1}, durations{2, 3, 1}, durations{5, 1, 2}}) {
     for (std::uint32_t p = 1; p <= stages_max; ++p) {
-      for (std::uint32_t m = 1; m <= microbatches_max; ++m) {
+      for (std::uint32_t m = 1; m <= counts_max; ++m) {
         check_ramp("gpipe", linear(p, m), t);
         check_ramp("one_f_one_b", linear(p, m), t);
         for (std::uint32_t v = 1; v <= 3; ++v)
@@ -189,7 +189,7 @@ TEST_CASE("ZB-V is never idle at equal costs and holds 2p chunks") {
 
 TEST_CASE("ZB-V holds at most 2p chunks at any costs and for any m") {
   for (std::uint32_t p = 1; p <= stages_max; ++p) {
-    for (std::uint32_t m = 1; m <= microbatches_max; ++m) {
+    for (std::uint32_t m = 1; m <= counts_max; ++m) {
       const auto report = run("zb_v", folded(p, m), {2, 3, 1}, dispatch_mode::in_order);
       for (std::uint32_t s = 0; s < p; ++s)
         CHECK(report.stages[s].memory.activations_peak == std::min({2 * p, 2 * m, m + 1 + s}));

@@ -25,7 +25,8 @@ std::string failure_of_run(const std::string& name) {
   const auto set = policies_of("lib:" + in_libraries(name), linear(3, 7));
   simulate::plan plan;
   plan.shape = linear(3, 7);
-  plan.rule = {[set](stage_id stage) { return set->make(stage); }, dispatch_mode::ready};
+  plan.rule = {[set](const pipeline_shape&, stage_id stage) { return set->make(stage); },
+               dispatch_mode::ready};
   const auto ran = simulate::run(plan, uniform_costs{{1, 1, 1}});
   return ran ? "" : ran.message();
 }

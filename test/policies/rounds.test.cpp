@@ -16,7 +16,9 @@ class one_stage {
   one_stage(std::string_view policy, const pipeline_shape& shape, std::uint32_t stage,
             const memory_limit& limit = {})
       : core_({shape, stage_id{stage}, 1, 0, dispatch_mode::ready, limit},
-              policies_of(policy, shape)->make(stage_id{stage})) {
+              [policies = policies_of(policy, shape)](const pipeline_shape&, stage_id of) {
+                return policies->make(of);
+              }) {
     begin();
   }
 

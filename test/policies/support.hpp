@@ -54,10 +54,10 @@ struct schedule_case {
 
 /// Every fixed schedule for every shape that it accepts, up to these sizes.
 inline std::vector<schedule_case> accepted_cases(std::uint32_t stages_max, std::uint32_t chunks_max,
-                                                 std::uint32_t microbatches_max) {
+                                                 std::uint32_t counts_max) {
   std::vector<schedule_case> cases;
   for (std::uint32_t p = 1; p <= stages_max; ++p) {
-    for (std::uint32_t m = 1; m <= microbatches_max; ++m) {
+    for (std::uint32_t m = 1; m <= counts_max; ++m) {
       for (const auto* name : {"one_f_one_b", "gpipe", "zb_h1"})
         cases.push_back({name, linear(p, m)});
       if (m >= 2 * p - 1) cases.push_back({"zb_h2", linear(p, m)});

@@ -48,7 +48,7 @@ inline simulate::report run(std::string_view name, const pipeline_shape& shape, 
   simulate::plan plan;
   plan.shape = shape;
   plan.limit = limit;
-  plan.rule = {[set](stage_id stage) { return set->make(stage); }, mode};
+  plan.rule = {[set](const pipeline_shape&, stage_id stage) { return set->make(stage); }, mode};
   auto report = simulate::run(plan, uniform_costs{t});
   INFO(name << ": " << (report ? "" : report.message()));
   REQUIRE(report.ok());

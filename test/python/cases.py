@@ -34,6 +34,12 @@ class Case:
     def takes_target(self, rank):
         return rank == PROCESSES - 1
 
+    def counts(self, step):
+        """The microbatches of each replica in a step; None: as many as `n_microbatches`."""
+
+    def gives_output(self, rank, step):
+        return self.takes_target(rank)
+
 
 class OfKind(Case):
     options = {"seed": 3}
@@ -106,13 +112,15 @@ class Replicas(Case):
     def plain(self):
         parts, losses = self.parts(), []
         optimizer = adam([p for part in parts for p in part.parameters()])
-        for (x,), y in self.batches():
+        for step, ((x,), y) in enumerate(self.batches()):
             losses.append([])
             replicas = [twin(parts), twin(parts)]
-            for i, (inputs, target) in enumerate(zip(x.tensor_split(6), y.tensor_split(6))):
-                a, b = replicas[i // 3]
+            counts = self.counts(step) or [3, 3]
+            n = sum(counts)
+            for i, (inputs, target) in enumerate(zip(x.tensor_split(n), y.tensor_split(n))):
+                a, b = replicas[i >= counts[0]]
                 loss = mse(b(a(inputs)), target)
-                (loss / 6).backward()
+                (loss / n).backward()
                 losses[-1].append(loss.item())
             for own, *others in zip(*([p for part in r for p in part.parameters()] for r in (parts, *replicas))):
                 gradients = [p.grad for p in others if p.grad is not None]
@@ -127,6 +135,16 @@ def from_the_page(name):
     names = {"rrfp": rrfp, "torch": torch}
     exec(compile(block.split("\npipe = ")[0], "docs/python.md", "exec"), names)
     return names[name]
+
+
+class CountsOfReplicas(Replicas):
+    """Another number of microbatches in each step, and on each replica."""
+
+    def counts(self, step):
+        return [[1, 4], [5, 0], [2, 7]][step]
+
+    def gives_output(self, rank, step):
+        return self.takes_target(rank) and self.counts(step)[rank // 2] > 0
 
 
 class UnusedInReplicas(Replicas):
@@ -227,6 +245,7 @@ CASES = {
     "float16 with an overflow": Half(),
     **{name: OfTransformers(name) for name in ("llama", "qwen3", "gpt2")},
     "replicas": Replicas(),
+    "replicas with other numbers of microbatches": CountsOfReplicas(),
     "parameters that replicas do not use": UnusedInReplicas(),
     "experts in replicas": ExpertsInReplicas(),
     "tensor-parallel ranks": Ranks(),
@@ -248,13 +267,14 @@ def train(case, rank):
     ) as pipe:
         with pytest.raises(TypeError, match="no part has a parameter named unknown"):
             pipe.step(*case.batches()[0][0], target=case.batches()[0][1], unknown=1)
-        for x, y in case.batches():
+        for step, (x, y) in enumerate(case.batches()):
             losses.append([])
             output = pipe.step(
                 *(x if case.takes_inputs(rank) else ()),
                 target=y if case.takes_target(rank) else None,
                 losses=losses[-1],
+                n_microbatches=case.counts(step),
             )
-            assert (output is not None) == case.takes_target(rank)
+            assert (output is not None) == case.gives_output(rank, step)
         (part,) = pipe.stages.values()
     return [[loss.item() for loss in step] for step in losses], copy.deepcopy(part.state_dict())

@@ -1,5 +1,6 @@
 """One process of test_processes.py. With "cases" it trains all of cases.py and saves what comes out; with "kill"
-process 1 ends in the middle of a training; with "rows" it has a target of other rows than the inputs."""
+process 1 ends in the middle of a training; with "rows" it has a target of other rows than the inputs, with "counts"
+other microbatches."""
 
 import os
 import signal
@@ -23,4 +24,5 @@ else:
                 y = y[:7]
             if rank == 1 and step == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
-            pipe.step(*([x] if rank == 0 else []), target=y if rank == 1 else None)
+            n = 5 if what == "counts" and rank == 1 and step == 1 else None
+            pipe.step(*([x] if rank == 0 else []), target=y if rank == 1 else None, n_microbatches=n)

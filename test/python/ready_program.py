@@ -83,12 +83,12 @@ def plain_loop(parts, batches, make_optimizer, around=lambda step, mb, part: con
     return losses, parts
 
 
-def train(chunks, style, options, count=6, dtype=torch.float32, rows=None, make_blocks=blocks, **plain):
-    """Trains, and compares with the plain loop: every loss and every parameter."""
+def train(chunks, style, options, count=6, counts=(), dtype=torch.float32, rows=None, make_blocks=blocks, **plain):
+    """Trains, and compares with the plain loop: every loss and every parameter. `counts`: by step, else `count`."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     make_optimizer = lambda parameters: torch.optim.AdamW(parameters, 1e-2)
     whole = [block.to(dtype) for block in make_blocks(chunks * ranks)]
-    batches = [microbatches(step, count, dtype, rows) for step in range(steps)]
+    batches = [microbatches(step, n, dtype, rows) for step, n in enumerate(counts or [count] * steps)]
     mine = placed(chunks, style)
     own = {i: copy.deepcopy(whole[i]) for i in mine}
     optimizers = [make_optimizer(part.parameters()) for part in own.values()]
@@ -99,7 +99,7 @@ def train(chunks, style, options, count=6, dtype=torch.float32, rows=None, make_
         found = []
         schedule.step(
             arg_mbs=[(x,) for x in inputs] if 0 in own else None,
-            kwarg_mbs=[{}] * count,
+            kwarg_mbs=[{}] * len(inputs) if 0 in own else None,
             target_mbs=targets if chunks * ranks - 1 in own else None,
             losses=found,
             return_outputs=False,
@@ -137,6 +137,26 @@ def bfloat16(options):
 
 def one_microbatch(options):
     train(1, "loop", options, count=1)
+
+
+def other_counts(options):
+    train(1, "loop", options, counts=[3, 1, 17, 6])
+    train(2, "v", options, counts=[1, 9, 2])
+
+
+def disagreeing(options):
+    """The last rank has other microbatches than the first one."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    schedule = ReadySchedule(PipelineStage(Block(), rank, ranks, cpu), 4, loss_fn=loss_fn, **options)
+    x = torch.zeros(2, width)
+    try:
+        schedule.step(
+            arg_mbs=[(x,)] * 3 if rank == 0 else None, target_mbs=[x] * 5 if rank == ranks - 1 else None
+        )
+    except RuntimeError as e:
+        assert "expected 3 microbatches, as on the rank of the first stage, got 5" in str(e), e
+    else:
+        raise AssertionError("expected an error")
 
 
 def other_rows(options):

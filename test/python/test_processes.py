@@ -71,3 +71,9 @@ def test_a_target_with_other_rows_than_the_inputs_of_another_process_is_refused(
     codes, errors = ends_of_two(tmp_path, "rows")
     assert codes == [1, 1], errors
     assert "target: expected 24 rows, as the arguments have, got 7" in errors[1], errors
+
+
+def test_other_microbatches_than_those_of_another_process_are_refused(tmp_path):
+    codes, errors = ends_of_two(tmp_path, "counts")
+    assert codes == [1, 1], errors
+    assert "expected 6 microbatches, as the leading process has given, got 5" in errors[1], errors

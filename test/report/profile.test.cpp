@@ -42,7 +42,8 @@ nanoseconds replayed(const profile& p, const std::string& policy, std::uint64_t 
   simulate::plan plan;
   plan.shape = p.shape;
   plan.steps = steps;
-  plan.rule = {[&](stage_id s) { return (*policies)->make(s); }, dispatch_mode::in_order};
+  plan.rule = {[&](const pipeline_shape&, stage_id s) { return (*policies)->make(s); },
+               dispatch_mode::in_order};
   if (auto covered = table->covers(plan); !covered) FAIL(covered.message());
   const auto ran = simulate::run(plan, *table);
   if (!ran) FAIL(ran.message());

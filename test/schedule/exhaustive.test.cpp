@@ -65,11 +65,7 @@ struct local_state {
 class stage_automaton {
  public:
   stage_automaton(const pipeline_setup& setup, std::uint32_t stage, decisions when)
-      : setup_(setup),
-        stage_(stage),
-        when_(when),
-        bits_{setup.shape, setup.ranks},
-        hint_(std::make_shared<hint_table>(setup.hints[stage])) {
+      : setup_(setup), stage_(stage), when_(when), bits_{setup.shape, setup.ranks} {
     restart();
     intern({});
   }
@@ -91,8 +87,8 @@ class stage_automaton {
   std::uint32_t events() const { return bits_.count() + setup_.ranks + 1; }
 
   void restart() {
-    live_ = std::make_unique<checked_stage>(setup_.config(stage_), hint_);
-    live_->begin(step_id{0}, setup_.slot_bytes, setup_.weight_pieces);
+    live_ = std::make_unique<checked_stage>(setup_.make(stage_));
+    setup_.begin(*live_, step_id{0});
     live_id_ = 0;
   }
 
@@ -148,7 +144,6 @@ class stage_automaton {
   const std::uint32_t stage_;
   const decisions when_;
   const input_bits bits_;
-  const std::shared_ptr<const hint_table> hint_;
   std::unique_ptr<checked_stage> live_;
   std::uint32_t live_id_ = 0;
   std::vector<local_state> states_;
@@ -284,13 +279,16 @@ std::string text_of(const pipeline_setup& s, const std::string& hint) {
          std::string(name(s.mode)) + " slots " + std::to_string(s.limit.slots) + " bytes " +
          std::to_string(s.limit.bytes) + " run_ahead " + std::to_string(s.limit.run_ahead) +
          " activations " + std::to_string(s.limit.activations) + " pieces " +
-         std::to_string(s.weight_pieces) + " hint " + hint;
+         std::to_string(s.weight_pieces) + " after a step of " +
+         std::to_string(s.microbatches_before) + " hint " + hint;
 }
 
 /// Adds up the explored states; a failure names its case.
 class exploration {
  public:
-  void add(const pipeline_setup& setup, decisions when, const std::string& hint) {
+  void add(pipeline_setup setup, decisions when, const std::string& hint) {
+    // In turns: no step before, one with more microbatches, one with a single one.
+    setup.microbatches_before = std::array{0U, setup.shape.microbatches + 1, 1U}[cases_ % 3];
     try {
       const auto found = product{setup, when}.explore();
       total_.states += found.states;

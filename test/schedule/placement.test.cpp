@@ -122,6 +122,17 @@ TEST_CASE("An impossible shape is refused with what was expected and what came")
         "placement v: expected chunks = 2, got 1");
 }
 
+TEST_CASE("The microbatches of a replica are numbered after those of the replicas before it") {
+  const microbatch_counts counts{{3, 0, 5}};
+  CHECK(counts.total() == 8);
+  CHECK(counts.of(replica_id{1}) == 0);
+  CHECK(counts.first_of(replica_id{0}) == 0);
+  CHECK(counts.first_of(replica_id{1}) == 3);
+  CHECK(counts.first_of(replica_id{2}) == 3);
+  CHECK(microbatch_counts{}.empty());
+  CHECK(microbatch_counts::equal(2, 4) == microbatch_counts{{4, 4}});
+}
+
 TEST_CASE("Names of placements parse to their placements") {
   for (const auto p : {placement::linear, placement::interleaved, placement::v})
     CHECK(placement_of(name(p)) == p);

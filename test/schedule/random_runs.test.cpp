@@ -57,6 +57,7 @@ pipeline_setup random_setup(random_source& random) {
     setup.limit.activations = random.between(shape.chunks, shape.chunks * shape.microbatches);
   for (std::uint32_t s = 0; s < shape.stages; ++s)
     setup.hints.push_back(random_hint(shape, random));
+  if (random.one_in(3)) setup.microbatches_before = random.between(1, 12);
   if (random.one_in(4)) setup.hints = on_every_stage(bf_hint(shape, random.one_in(2)));
   if (random.one_in(4)) {
     const auto sequences = random_sequences(setup.hints, random);

@@ -30,18 +30,20 @@ stage_config last_of_two(std::uint32_t m) {
   return config;
 }
 
-std::unique_ptr<policy> obeying(std::initializer_list<std::string_view> texts) {
+policy_factory obeying(std::initializer_list<std::string_view> texts) {
   sequence order;
   for (const auto text : texts) order.push_back(task_of(text).value());
-  return make_sequence_policy("test", order);
+  return [order](const pipeline_shape&, stage_id) { return make_sequence_policy("test", order); };
 }
 
-std::unique_ptr<policy> table(const hint_table& hint) {
-  return std::make_unique<testing::table_policy>(std::make_shared<hint_table>(hint));
+policy_factory table(const hint_table& hint) {
+  return [hint = std::make_shared<hint_table>(hint)](const pipeline_shape&, stage_id) {
+    return std::make_unique<testing::table_policy>(hint);
+  };
 }
 
 /// The oldest microbatch first, F before B before W, all in one lane.
-std::unique_ptr<policy> oldest_first(const pipeline_shape& shape, bool fused) {
+policy_factory oldest_first(const pipeline_shape& shape, bool fused) {
   hint_table hint{shape, fused};
   return table(
       hint.assign([](const task&) { return 0U; },

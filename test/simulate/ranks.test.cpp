@@ -38,7 +38,7 @@ plan plan_of(std::string_view name, const pipeline_shape& shape, std::uint32_t r
   plan p;
   p.shape = shape;
   const bool fixed = (*set)->sequences() != nullptr;
-  p.rule = {[set = *set](stage_id s) { return set->make(s); },
+  p.rule = {[set = *set](const pipeline_shape&, stage_id s) { return set->make(s); },
             fixed ? dispatch_mode::in_order : dispatch_mode::ready};
   p.ranks = ranks;
   return p;

@@ -41,7 +41,7 @@ TEST_CASE("a recorded run, replayed into a new core, gives the same actions on e
     for (std::uint32_t s = 0; s < p.shape.stages; ++s) {
       const auto lines = recorder.lines(stage_id{s});
       CHECK(lines.size() > 200);
-      const auto again = replay(config_of(p, s), p.rule.make_policy(stage_id{s}), lines);
+      const auto again = replay(config_of(p, s), p.rule.make_policy, lines);
       INFO((again ? "" : again.message()));
       CHECK(again.ok());
     }
@@ -54,7 +54,7 @@ TEST_CASE("a replay that differs names the line") {
   run_well(p, jittered_costs(p.shape, 1), &recorder);
   const auto recorded = recorder.lines(stage_id{1});
   const auto replayed = [&](const std::vector<std::string>& lines) {
-    return replay(config_of(p, 1), p.rule.make_policy(stage_id{1}), lines);
+    return replay(config_of(p, 1), p.rule.make_policy, lines);
   };
   std::vector<std::string> lines(recorded.begin(), recorded.end());
   REQUIRE(replayed(lines).ok());
@@ -95,9 +95,7 @@ TEST_CASE("a replay detects another policy") {
   transcript_recorder recorder{p.shape.stages};
   run_well(p, jittered_costs(p.shape, 1), &recorder);
   const auto other = ready_plan(kind_first_hint(p.shape, false, task_kind::forward));
-  CHECK_FALSE(
-      replay(config_of(p, 1), other.rule.make_policy(stage_id{1}), recorder.lines(stage_id{1}))
-          .ok());
+  CHECK_FALSE(replay(config_of(p, 1), other.rule.make_policy, recorder.lines(stage_id{1})).ok());
 }
 
 }  // namespace rrfp::simulate

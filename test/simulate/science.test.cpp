@@ -43,7 +43,7 @@ plan plan_of(std::string_view name, dispatch_mode mode, const pipeline_shape& sh
   REQUIRE(set.ok());
   plan p;
   p.shape = shape;
-  p.rule = {[set = *set](stage_id s) { return set->make(s); }, mode};
+  p.rule = {[set = *set](const pipeline_shape&, stage_id s) { return set->make(s); }, mode};
   return p;
 }
 

@@ -36,6 +36,39 @@ TEST_CASE("1F1B on two stages and two microbatches, by hand") {
   CHECK(ran.events == 2 + 2 + 4 + 8 + 7 + 6);
 }
 
+TEST_CASE("steps may differ in their number of microbatches") {
+  const std::vector<std::uint32_t> counts{3, 8, 1, 1, 5};
+  const bool in_order = GENERATE(false, true);
+  const auto plan_of = [&](std::uint32_t microbatches) {
+    const auto shape = linear(3, microbatches);
+    return in_order ? one_f_one_b_plan(shape) : ready_plan(bf_hint(shape, false));
+  };
+  auto plan = plan_of(4);
+  plan.steps = counts.size();
+  plan.microbatches = [&](step_id step) { return counts[step.value()]; };
+  plan.rule.make_policy = [&](const pipeline_shape& shape, stage_id stage) {
+    return plan_of(shape.microbatches).rule.make_policy(shape, stage);
+  };
+  plan.slot_bytes = [&](step_id step, stage_id, microbatch_id mb) {
+    CHECK(mb.value() < counts[step.value()]);
+    return std::uint64_t{1};
+  };
+  const auto ran = run_well(plan, function_costs{});
+  REQUIRE(ran.steps.size() == counts.size());
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const auto alone = run_well(plan_of(counts[i]), function_costs{});
+    CHECK(ran.steps[i].makespan == alone.makespan);
+    CHECK(ran.steps[i].lower_bound == alone.lower_bound);
+  }
+  transcript_recorder lines{3};
+  run_well(plan, function_costs{}, &lines);
+  const stage_config config{
+      .shape = plan.shape, .stage = stage_id{1}, .mode = plan.rule.mode, .limit = plan.limit};
+  const auto again = replay(config, plan.rule.make_policy, lines.lines(stage_id{1}));
+  INFO((again ? "" : again.message()));
+  CHECK(again.ok());
+}
+
 TEST_CASE("links add their time in both directions") {
   function_costs costs;
   costs.task_time = [](stage_id, const task& t) { return is_backward(t.kind) ? 200 : 100; };

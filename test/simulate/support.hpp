@@ -47,7 +47,8 @@ inline plan ready_plan(const hint_table& hint) {
   plan p;
   p.shape = hint.shape;
   const auto shared = std::make_shared<const hint_table>(hint);
-  p.rule = {[shared](stage_id) { return std::make_unique<table_policy>(shared); }};
+  p.rule = {
+      [shared](const pipeline_shape&, stage_id) { return std::make_unique<table_policy>(shared); }};
   return p;
 }
 
@@ -55,7 +56,7 @@ inline plan ready_plan(const hint_table& hint) {
 inline plan in_order_plan(const pipeline_shape& shape, std::vector<sequence> sequences) {
   plan p;
   p.shape = shape;
-  p.rule = {[sequences = std::move(sequences)](stage_id s) {
+  p.rule = {[sequences = std::move(sequences)](const pipeline_shape&, stage_id s) {
               return make_sequence_policy("given", sequences[s.value()]);
             },
             dispatch_mode::in_order};

@@ -65,7 +65,9 @@ straggler_watch watched(const setting& s, const costs::slowness& factor,
   REQUIRE(set.ok());
   simulate::plan p;
   p.shape = s.shape;
-  p.rule.make_policy = [made = *set](stage_id stage) { return made->make(stage); };
+  p.rule.make_policy = [made = *set](const pipeline_shape&, stage_id stage) {
+    return made->make(stage);
+  };
   p.limit = s.limit;
   p.steps = of_steps;
   recorder seen{s.shape.stages, of_steps};

@@ -23,7 +23,22 @@ struct pipeline_setup {
   std::uint32_t weight_pieces = 1;
   std::uint32_t early_forwards = 0;
   std::uint32_t forwards_in_order = 0;  ///< bit s: on stage s
+  /// The microbatches of a step before, which was aborted; 0: there was none.
+  std::uint32_t microbatches_before = 0;
 
+  checked_stage make(std::uint32_t stage) const {
+    return {config(stage),
+            [hint = std::make_shared<hint_table>(hints[stage])](const pipeline_shape& of) {
+              return of == hint->shape ? hint : std::make_shared<hint_table>(of);
+            }};
+  }
+  void begin(checked_stage& stage, step_id step) const {
+    if (microbatches_before != 0) {
+      stage.begin(step, {}, weight_pieces, microbatches_before);
+      stage.abort();
+    }
+    stage.begin(step, slot_bytes, weight_pieces, shape.microbatches);
+  }
   stage_config config(std::uint32_t stage) const {
     return {.shape = shape,
             .stage = stage_id{stage},
@@ -61,14 +76,13 @@ inline std::optional<message> output_of(const pipeline_shape& shape, std::uint32
 class pipeline_driver {
  public:
   explicit pipeline_driver(const pipeline_setup& setup) : setup_(setup) {
-    for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
-      stages_.emplace_back(setup.config(s), std::make_shared<hint_table>(setup.hints[s]));
+    for (std::uint32_t s = 0; s < setup.shape.stages; ++s) stages_.push_back(setup.make(s));
   }
 
   /// Begins the step on every stage; the data of all microbatches is in flight to the first virtual
   /// stage.
   void begin_step(std::uint64_t step = 0) {
-    for (auto& stage : stages_) stage.begin(step_id{step}, setup_.slot_bytes, setup_.weight_pieces);
+    for (auto& stage : stages_) setup_.begin(stage, step_id{step});
     messages_.clear();
     for (std::uint32_t i = 0; i < setup_.shape.microbatches; ++i)
       for (std::uint32_t r = 0; r < setup_.ranks; ++r)

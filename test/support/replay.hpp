@@ -33,12 +33,12 @@ class transcript_recorder final : public observer {
   std::vector<std::vector<std::string>> lines_;
 };
 
-/// `config` and `hint` must be those of the recorded stage. Lines that are empty or begin with #
-/// are skipped. The error names the first line (counted from 1) that is not an event, or where the
-/// action differs. Events that break the core's protocol abort, as they do in a run.
-inline status replay(const stage_config& config, std::unique_ptr<policy> hint,
+/// `config` and `make_policy` must be those of the recorded stage. Lines that are empty or begin
+/// with # are skipped. The error names the first line (counted from 1) that is not an event, or
+/// where the action differs. Events that break the core's protocol abort, as they do in a run.
+inline status replay(const stage_config& config, policy_factory make_policy,
                      std::span<const std::string> lines) {
-  stage_core core{config, std::move(hint)};
+  stage_core core{config, std::move(make_policy)};
   std::span<const action> actions;
   std::size_t number = 0;
   const auto at_line = [&](const std::string& expected, const std::string& got) {

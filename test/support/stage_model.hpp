@@ -35,15 +35,20 @@ inline void expect(bool kept, const char* rule) {
 
 class stage_model {
  public:
-  stage_model(stage_config config, std::unique_ptr<policy> hint)
-      : config_(std::move(config)), hint_(std::move(hint)), m_(config_.shape.microbatches) {
-    rank_tasks();
-    begin({}, 1);
+  stage_model(const stage_config& config, policy_factory hint)
+      : config_(config), make_hint_(std::move(hint)), m_(0) {
+    begin(config.shape.microbatches, {}, 1);
     begun_ = false;
   }
 
-  void begin(std::vector<std::uint64_t> slot_bytes, std::uint32_t weight_pieces) {
+  void begin(std::uint32_t microbatches, std::vector<std::uint64_t> slot_bytes,
+             std::uint32_t weight_pieces) {
     begun_ = true;
+    if (m_ != microbatches) {
+      config_.shape.microbatches = m_ = microbatches;
+      hint_ = make_hint_(config_.shape, config_.stage);
+      rank_tasks();
+    }
     weight_pieces_ = config_.mode == dispatch_mode::ready ? std::max(weight_pieces, 1U) : 1;
     pieces_launched_.assign(config_.shape.chunks, 0);
     aborted_ = false;
@@ -179,6 +184,8 @@ class stage_model {
   }
 
   void rank_tasks() {
+    ranked_.clear();
+    lanes_.clear();
     for (std::uint32_t c = 0; c < config_.shape.chunks; ++c) {
       for (std::uint32_t i = 0; i < m_; ++i) {
         const auto backward = hint_->backward_of(microbatch_id{i}, chunk_id{c});
@@ -586,6 +593,7 @@ class stage_model {
   }
 
   stage_config config_;
+  policy_factory make_hint_;
   std::unique_ptr<policy> hint_;
   std::uint32_t m_;
   std::vector<task> ranked_;  ///< lane by lane, best first
@@ -608,14 +616,20 @@ class stage_model {
 /// A core and its model with the same events; throws `rule_violation` when they differ.
 class checked_stage {
  public:
+  /// `hints`: a table for each shape that a step has.
+  using hints_of_shapes = std::function<std::shared_ptr<const hint_table>(const pipeline_shape&)>;
+
+  checked_stage(const stage_config& config, const hints_of_shapes& hints)
+      : core_(config, policies_of(hints)), model_(config, policies_of(hints)) {}
   checked_stage(const stage_config& config, std::shared_ptr<const hint_table> hint)
-      : core_(config, std::make_unique<table_policy>(hint)),
-        model_(config, std::make_unique<table_policy>(hint)) {}
+      : checked_stage(config, [hint](const pipeline_shape&) { return hint; }) {}
 
   void begin(step_id step, const std::vector<std::uint64_t>& slot_bytes,
-             std::uint32_t weight_pieces = 1) {
-    core_.on(step_began{step, slot_bytes, weight_pieces});
-    model_.begin(slot_bytes, weight_pieces);
+             std::uint32_t weight_pieces = 1,
+             std::optional<std::uint32_t> microbatches = std::nullopt) {
+    core_.on(step_began{step, slot_bytes, weight_pieces, microbatches});
+    model_.begin(microbatches.value_or(core_.config().shape.microbatches), slot_bytes,
+                 weight_pieces);
   }
   void arrive(const input_arrived& e) {
     expect(core_.on(e).empty(), "an arrival returns no action");
@@ -648,6 +662,12 @@ class checked_stage {
   const stage_model& model() const { return model_; }
 
  private:
+  static policy_factory policies_of(const hints_of_shapes& hints) {
+    return [hints](const pipeline_shape& shape, stage_id) {
+      return std::make_unique<table_policy>(hints(shape));
+    };
+  }
+
   stage_core core_;
   stage_model model_;
 };

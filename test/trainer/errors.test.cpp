@@ -149,11 +149,11 @@ TEST_CASE("an error in a stage names the stage, the task and the input") {
 
 TEST_CASE("a user function that throws or returns nothing is an error") {
   auto options = small_options();
-  options.make_policy = [](stage_id) -> std::unique_ptr<policy> {
+  options.make_policy = [](const pipeline_shape&, stage_id) -> std::unique_ptr<policy> {
     throw std::runtime_error("no policy today");
   };
   CHECK(refused(options) == "make_policy threw: no policy today");
-  options.make_policy = [](stage_id) { return std::unique_ptr<policy>{}; };
+  options.make_policy = [](const pipeline_shape&, stage_id) { return std::unique_ptr<policy>{}; };
   CHECK(refused(options) == "stage 0: make_policy returned null");
   options = small_options();
   options.make_optimizer = [](auto) -> std::unique_ptr<compute::optimizer> { throw 3; };
@@ -198,7 +198,7 @@ TEST_CASE("a policy that throws during a step ends the training, not the program
     }
   };
   auto options = small_options();
-  options.make_policy = [](stage_id) { return std::make_unique<weary>(); };
+  options.make_policy = [](const pipeline_shape&, stage_id) { return std::make_unique<weary>(); };
   auto p = pipeline::open(job_of(), options).value();
   CHECK_THAT(p->step(batch_of(0)).message(), Contains("stage ") && Contains(": no more"));
   CHECK_FALSE(p->finish());

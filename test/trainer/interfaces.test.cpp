@@ -31,13 +31,12 @@ TEST_CASE("user-defined weather delays tasks and messages and changes no bit") {
   auto options = small_options();
   std::atomic<int> asked = 0;
   options.weather = actors::injected_delays{};
-  options.weather->compute = [&](step_id, stage_id stage, rank_id, const task&) {
+  options.weather->compute = [&](step_id, const actors::rank_address& at, const task&) {
     ++asked;
-    return stage == stage_id{1} ? 2.0 : 0.0;
+    return at.stage == stage_id{1} ? 2.0 : 0.0;
   };
-  options.weather->link = [](step_id, virtual_stage_id, rank_id, const task& t) {
-    return t.mb.value() * 0.5;
-  };
+  options.weather->link = [](step_id, virtual_stage_id, const actors::rank_address&,
+                             const task& t) { return t.mb.value() * 0.5; };
   CHECK(losses_of(options) == calm);
   CHECK(asked > 0);
 }
@@ -151,7 +150,9 @@ TEST_CASE("a user-defined device computes instead of libtorch's threads") {
   class adding final : public compute::rank_compute {
    public:
     explicit adding(bool is_first, bool is_last) : is_first_(is_first), is_last_(is_last) {}
-    void begin_step(step_id, compute::step_purpose) override { losses_.clear(); }
+    void begin_step(step_id, compute::step_purpose, const microbatch_counts&) override {
+      losses_.clear();
+    }
     tensor_buffer run(const launch& l, tensor_buffer input) override {
       if (l.what.kind == task_kind::weight) return {};
       if (l.what.kind != task_kind::forward) return is_first_ ? tensor_buffer{} : number(1);
@@ -289,7 +290,7 @@ TEST_CASE("a pipeline on emulated devices runs steps without a model") {
   j.cost.forward_ms = {1};
   pipeline_options options;
   std::atomic<int> made = 0;
-  options.make_policy = [&](stage_id stage) {
+  options.make_policy = [&](const pipeline_shape&, stage_id stage) {
     ++made;
     return policies::registry().make("bf", job::effective_shape(j)).value()->make(stage);
   };

@@ -3,8 +3,6 @@
 #include <optional>
 #include <utility>
 
-#include <rrfp/actors/control/run_context.hpp>
-
 namespace rrfp::actors {
 
 namespace {
@@ -15,8 +13,7 @@ std::optional<std::pair<virtual_stage_id, task>> input_task_of(const pipeline_sh
                                                                const message_header& h) {
   if (!is_input(h.kind) || h.from.stage == h.to.stage) return std::nullopt;
   const auto kind = h.kind == payload::activation ? task_kind::forward : task_kind::backward;
-  return std::pair{shape.virtual_stage(h.to.stage, h.chunk),
-                   numbered(shape, h.to.replica, {kind, h.mb, h.chunk})};
+  return std::pair{shape.virtual_stage(h.to.stage, h.chunk), task{kind, h.mb, h.chunk}};
 }
 
 }  // namespace
@@ -27,7 +24,7 @@ std::unique_ptr<transport> with_delays(const injected_delays& delays, const pipe
   return make_delaying_transport(std::move(wire),
                                  [shape, link = delays.link](const message_header& h) {
                                    const auto t = input_task_of(shape, h);
-                                   return t ? link(h.step, t->first, h.to.rank, t->second) : 0.0;
+                                   return t ? link(h.step, t->first, h.to, t->second) : 0.0;
                                  });
 }
 

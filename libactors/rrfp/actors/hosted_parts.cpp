@@ -30,22 +30,19 @@ stage_id partner_of(stage_id stage, const std::map<stage_id, compute::tie>& side
   return stage;
 }
 
-/// Microbatches are numbered over all replicas.
 std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes_of(const session_setup& setup,
                                                                    replica_id replica,
                                                                    stage_id stage) {
   if (!setup.slot_bytes) return {};
-  return [slot_bytes = setup.slot_bytes, stage, first = replica.value() * setup.shape.microbatches](
-             step_id step, microbatch_id mb) {
-    return slot_bytes(step, stage, microbatch_id{first + mb.value()});
+  return [slot_bytes = setup.slot_bytes, stage, replica](step_id step, microbatch_id mb) {
+    return slot_bytes(step, replica, stage, mb);
   };
 }
 
 auto message_bytes_of(const session_setup& setup, replica_id replica) {
-  return [bytes = setup.emulated->message_bytes, shape = setup.shape, replica](
-             step_id step, virtual_stage_id to, const task& t) {
-    return bytes(step, to, numbered(shape, replica, t));
-  };
+  return
+      [bytes = setup.emulated->message_bytes, replica](
+          step_id step, virtual_stage_id to, const task& t) { return bytes(step, replica, to, t); };
 }
 
 result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup& setup,
@@ -142,7 +139,7 @@ status hosted_parts::check_forwards_in_order(const policy& hint, dispatch_mode m
 status hosted_parts::make_stage(rank_address of, bool forwards_in_order) {
   const auto [stage, rank, replica] = of;
   const auto& rule = setup_.rule;
-  const auto hint = rule.make_policy(stage);
+  const auto hint = rule.make_policy(setup_.shape, stage);
   if (hint == nullptr)
     return error{fmt::format("stage {}: make_policy returned null", stage.value())};
   try {
@@ -184,7 +181,7 @@ status hosted_parts::make_rank(rank_address address, rank_collectives groups) {
   computes_.emplace_back(address, *compute);
   // The sequence that the stage follows, if its ranks need it.
   auto order = setup_.blocking_messages
-                   ? obeyed_order(*setup_.rule.make_policy(stage), setup_.shape)
+                   ? obeyed_order(*setup_.rule.make_policy(setup_.shape, stage), setup_.shape)
                    : sequence{};
   parts_.ranks.push_back({address, stage, std::move(*compute), std::move(groups),
                           devices_.back().get(), std::move(order), &counters, watch.replicas});

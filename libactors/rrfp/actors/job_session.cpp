@@ -11,17 +11,17 @@ namespace rrfp::actors {
 
 namespace {
 
-/// The costs of each replica, for tasks whose microbatches are numbered over all replicas.
+/// The costs of each replica.
 class costs_of_replicas {
  public:
   costs_of_replicas(std::vector<simulate::stage_costs> by_replica, std::uint32_t microbatches)
       : by_replica_(std::move(by_replica)), microbatches_(microbatches) {}
 
-  /// Calls `f(costs, task)` with the costs of the replica and the task as that replica numbers it.
-  auto of(task t, auto f) const {
-    const auto replica = t.mb.value() / microbatches_ % by_replica_.size();
+  /// Calls `f(costs, task)`. The costs are those of as many microbatches as the job has; further
+  /// ones of a step cost as much as these.
+  auto of(replica_id replica, task t, auto f) const {
     t.mb = microbatch_id{t.mb.value() % microbatches_};
-    return f(by_replica_[replica], t);
+    return f(by_replica_[replica.value()], t);
   }
   const simulate::stage_costs& first() const { return by_replica_.front(); }
   costs_of_replicas undisturbed() const {
@@ -43,22 +43,22 @@ injected_delays delays_of(const job::job& j, const shared_costs& costs, const sh
   injected_delays delays;
   const bool given = !j.delays.file.empty();
   if (given || weather::disturbs_tasks(j.jitter)) {
-    delays.compute = [costs, nominal, scale](step_id step, stage_id stage, rank_id rank,
-                                             const task& numbered) {
-      const auto disturbed = costs->of(numbered, [&](const auto& c, const task& t) {
-        return c.compute_of_rank(step, stage, rank, t);
+    delays.compute = [costs, nominal, scale](step_id step, const rank_address& at, const task& t) {
+      const auto disturbed = costs->of(at.replica, t, [&](const auto& c, const task& of) {
+        return c.compute_of_rank(step, at.stage, at.rank, of);
       });
-      const auto own = nominal->of(
-          numbered, [&](const auto& c, const task& t) { return c.compute(step, stage, t); });
+      const auto own = nominal->of(at.replica, t, [&](const auto& c, const task& of) {
+        return c.compute(step, at.stage, of);
+      });
       return scale * milliseconds(disturbed - own);
     };
   }
   if (given || weather::disturbs_messages(j.jitter) || j.cost.link_ms > 0 ||
       costs->first().has_bytes())
-    delays.link = [costs, scale](step_id step, virtual_stage_id to, rank_id rank,
-                                 const task& numbered) {
-      return costs->of(numbered, [&](const auto& c, const task& t) {
-        return scale * milliseconds(c.link_of_rank(step, to, rank, t));
+    delays.link = [costs, scale](step_id step, virtual_stage_id to, const rank_address& at,
+                                 const task& t) {
+      return costs->of(at.replica, t, [&](const auto& c, const task& of) {
+        return scale * milliseconds(c.link_of_rank(step, to, at.rank, of));
       });
     };
   return delays;
@@ -66,23 +66,26 @@ injected_delays delays_of(const job::job& j, const shared_costs& costs, const sh
 
 emulated_device emulation_of(const job::job& j, const shared_costs& nominal, double scale) {
   emulated_device device;
-  device.task_ms = [nominal, scale](step_id step, stage_id stage, rank_id, const task& numbered) {
-    return nominal->of(numbered, [&](const auto& c, const task& t) {
-      return scale * milliseconds(c.compute(step, stage, t));
+  device.task_ms = [nominal, scale](step_id step, const rank_address& at, const task& t) {
+    return nominal->of(at.replica, t, [&](const auto& c, const task& of) {
+      return scale * milliseconds(c.compute(step, at.stage, of));
     });
   };
   device.tokens = std::int64_t{j.data.microbatch_size} * j.data.sequence_length;
   auto bytes = static_cast<std::int64_t>(j.device.message_bytes);
   if (bytes == 0 && nominal->first().has_bytes()) {
-    device.message_bytes = [nominal](step_id step, virtual_stage_id to, const task& numbered) {
-      return nominal->of(numbered, [&](const auto& c, const task& t) {
-        return static_cast<std::int64_t>(c.message_bytes(step, to, t));
+    device.message_bytes = [nominal](step_id step, replica_id replica, virtual_stage_id to,
+                                     const task& t) {
+      return nominal->of(replica, t, [&](const auto& c, const task& of) {
+        return static_cast<std::int64_t>(c.message_bytes(step, to, of));
       });
     };
     return device;
   }
   if (bytes == 0) bytes = device.tokens * j.model.hidden * std::int64_t{sizeof(float)};
-  device.message_bytes = [bytes](step_id, virtual_stage_id, const task&) { return bytes; };
+  device.message_bytes = [bytes](step_id, replica_id, virtual_stage_id, const task&) {
+    return bytes;
+  };
   return device;
 }
 
@@ -124,9 +127,10 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   if (!emulated) return setup;
   setup.emulated = emulation_of(j, nominal, scale);
   if (nominal->first().has_bytes())
-    setup.slot_bytes = [nominal](step_id step, stage_id s, microbatch_id mb) {
-      return nominal->of({task_kind::forward, mb, chunk_id{0}}, [&](const auto& c, const task& t) {
-        return c.activation_bytes(step, s, t.mb);
+    setup.slot_bytes = [nominal](step_id step, replica_id replica, stage_id s, microbatch_id mb) {
+      const task f{task_kind::forward, mb, chunk_id{0}};
+      return nominal->of(replica, f, [&](const auto& c, const task& of) {
+        return c.activation_bytes(step, s, of.mb);
       });
     };
   return setup;
@@ -175,7 +179,8 @@ result<session_setup> make_session_setup(const job::job& j, const policy_registr
   const auto chunks =
       compute::estimate(j.model, compute::expected_layout(j.model, j.data), job::layers_of_parts(j),
                         j.pipeline.tp, j.pipeline.recompute);
-  setup.slot_bytes = [chunks, shape = dispatch->shape](step_id, stage_id s, microbatch_id) {
+  setup.slot_bytes = [chunks, shape = dispatch->shape](step_id, replica_id, stage_id s,
+                                                       microbatch_id) {
     return compute::slot_bytes(chunks, shape, s);
   };
   return made;

@@ -11,6 +11,7 @@
 #include <rrfp/base/ids.hpp>
 #include <rrfp/compute/step_measures.hpp>
 #include <rrfp/core/memory.hpp>
+#include <rrfp/core/message_header.hpp>
 
 namespace rrfp {
 
@@ -96,13 +97,12 @@ struct checkpoint_report {
   double background_ms = 0;  ///< from the copy to the commit or failure
 };
 
-/// Injected delays, in milliseconds. Empty: none. Called concurrently. As in slot_bytes, the
-/// microbatches of all replicas are numbered one after the other.
+/// Injected delays, in milliseconds. Empty: none. Called concurrently.
 struct injected_delays {
-  std::function<double(step_id, stage_id, rank_id, const task&)> compute;
+  std::function<double(step_id, const rank_address&, const task&)> compute;
   /// Delay of the message that carries the input of the task (F or B) to a rank of the virtual
   /// stage.
-  std::function<double(step_id, virtual_stage_id, rank_id, const task&)> link;
+  std::function<double(step_id, virtual_stage_id, const rank_address&, const task&)> link;
 };
 
 }  // namespace rrfp::actors

@@ -81,13 +81,13 @@ class session::impl {
     return result;
   }
 
-  void add_demand(job_demand wanted) {
+  void add_demand(job_demand wanted, microbatch_counts microbatches = {}) {
     RRFP_CHECK(setup_.on_request && leads(), "demands need on_request, and node 0");
     const std::lock_guard lock{mutex_};
     if (to_interrupt_)
-      post(to_interrupt_, demand{wanted});
+      post(to_interrupt_, demand{wanted, std::move(microbatches)});
     else
-      early_demands_.push_back({wanted});
+      early_demands_.push_back({wanted, std::move(microbatches)});
   }
 
   status for_each_rank(const rank_work& work, std::chrono::milliseconds limit) {
@@ -245,8 +245,9 @@ class session::impl {
   caf::actor spawn_job(caf::actor_system& system, const std::shared_ptr<run_context>& context,
                        std::function<void(run_result)> on_over) {
     return spawn_detached<job_actor>(
-        system, job_setup{setup_.train, setup_.lr, setup_.on_request, setup_.first_step(),
-                          setup_.checkpoint, context->copies ? setup_.recovery : std::nullopt,
+        system, job_setup{setup_.train, setup_.lr, setup_.microbatches, setup_.on_request,
+                          setup_.first_step(), setup_.checkpoint,
+                          context->copies ? setup_.recovery : std::nullopt,
                           setup_.resume ? setup_.resume->contents.history : std::string{}, context,
                           setup_.evaluation, setup_.hang_timeout_s, setup_.on_step,
                           setup_.on_evaluation, setup_.on_checkpoint, setup_.on_copy_failed,
@@ -377,9 +378,15 @@ void session::drain() { impl_->drain(); }
 status session::for_each_rank(const rank_work& work, std::chrono::milliseconds limit) {
   return impl_->for_each_rank(work, limit);
 }
-void session::train() { impl_->add_demand(job_demand::train); }
-void session::accumulate() { impl_->add_demand(job_demand::accumulate); }
-void session::evaluate() { impl_->add_demand(job_demand::evaluate); }
+void session::train(microbatch_counts microbatches) {
+  impl_->add_demand(job_demand::train, std::move(microbatches));
+}
+void session::accumulate(microbatch_counts microbatches) {
+  impl_->add_demand(job_demand::accumulate, std::move(microbatches));
+}
+void session::evaluate(microbatch_counts microbatches) {
+  impl_->add_demand(job_demand::evaluate, std::move(microbatches));
+}
 void session::save() { impl_->add_demand(job_demand::save); }
 void session::finish() { impl_->add_demand(job_demand::finish); }
 void session::report(std::string why) { impl_->report(std::move(why)); }

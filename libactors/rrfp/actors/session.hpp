@@ -73,10 +73,10 @@ struct straggler_report {
 /// A device that computes nothing: its tasks take time, its messages and slots have a size.
 struct emulated_device {
   /// In milliseconds, without injected delays. Called concurrently.
-  std::function<double(step_id, stage_id, rank_id, const task&)> task_ms;
+  std::function<double(step_id, const rank_address&, const task&)> task_ms;
   /// Returns the size of the message that carries the input of the task (F or B) to the virtual
-  /// stage. Called concurrently; the microbatch as in slot_bytes.
-  std::function<std::int64_t(step_id, virtual_stage_id, const task&)> message_bytes;
+  /// stage. Called concurrently.
+  std::function<std::int64_t(step_id, replica_id, virtual_stage_id, const task&)> message_bytes;
   std::int64_t tokens = 0;  ///< of a microbatch
 };
 
@@ -99,7 +99,10 @@ struct session_setup {
 
   pipeline_shape shape;
   std::uint32_t ranks = 1;     ///< tensor-parallel, of each stage
-  std::uint32_t replicas = 1;  ///< data-parallel copies, each with the microbatches of `shape`
+  std::uint32_t replicas = 1;  ///< data-parallel copies
+  /// The microbatches of a step that train() and evaluate() did not give; empty: those of `shape`,
+  /// on each replica. Called on node 0.
+  std::function<microbatch_counts(step_id)> microbatches;
   dispatch_rule rule;
   std::uint32_t lookahead = 0;
   /// Sends block, as in frameworks with fixed schedules: after a task a rank posts its send
@@ -110,9 +113,8 @@ struct session_setup {
   std::chrono::microseconds spin{0};
   /// Memory limits, by stage.
   std::vector<memory_limit> limits;
-  /// Bytes of a microbatch's slot; empty: not counted. The microbatch is numbered over all
-  /// replicas.
-  std::function<std::uint64_t(step_id, stage_id, microbatch_id)> slot_bytes;
+  /// Bytes of a microbatch's slot; empty: not counted.
+  std::function<std::uint64_t(step_id, replica_id, stage_id, microbatch_id)> slot_bytes;
 
   job::train_options train;
   /// Each step is started by session::train() or evaluate(); their number is not limited.
@@ -239,10 +241,10 @@ class session {
   status for_each_rank(const rank_work& work, std::chrono::milliseconds limit);
 
   /// With on_request, on node 0: queues a step, evaluation or save. Thread-safe; also before run().
-  void train();
+  void train(microbatch_counts microbatches = {});
   /// A step whose gradients wait for those of the next train().
-  void accumulate();
-  void evaluate();
+  void accumulate(microbatch_counts microbatches = {});
+  void evaluate(microbatch_counts microbatches = {});
   /// Saves, unless no step was trained since the last save, or gradients wait for their update.
   /// Requires checkpoints.
   void save();

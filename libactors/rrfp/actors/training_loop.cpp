@@ -257,11 +257,30 @@ result<std::unique_lock<std::mutex>> training_loop::begin_call() {
   return call;
 }
 
-result<passed_step> training_loop::pass(step_purpose purpose,
+status training_loop::check(const microbatch_counts& microbatches) const {
+  const auto& p = job_.pipeline;
+  if (microbatches.empty() || microbatches == microbatch_counts::equal(p.replicas, p.microbatches))
+    return success();
+  if (microbatches.by_replica.size() != p.replicas)
+    return error{fmt::format("expected the microbatches of {} replicas, got {} counts", p.replicas,
+                             microbatches.by_replica.size())};
+  const auto most = std::ranges::max(microbatches.by_replica);
+  if (most > microbatches_max)
+    return error{fmt::format("expected at most {} microbatches, got {}", microbatches_max, most)};
+  if (most == 0) return error{"expected at least 1 microbatch, got 0"};
+  if (job_.dispatch.messages == job::messages_kind::blocking)
+    return job::blame(job_, "dispatch.messages",
+                      fmt::format("expected {} microbatches in each step with \"blocking\", got {}",
+                                  p.microbatches, fmt::join(microbatches.by_replica, ", ")));
+  return success();
+}
+
+result<passed_step> training_loop::pass(step_purpose purpose, microbatch_counts microbatches,
                                         const std::function<void(step_id)>& feed,
                                         const std::function<void()>& look) {
   auto call = begin_call();
   if (!call) return call.failure();
+  if (auto fits = check(microbatches); !fits) return fits.failure();
   const bool trains = purpose != step_purpose::evaluation;
   const step_id id{trains ? steps_ : first_evaluation + evaluations_};
   const pass_name step{purpose, number_of(id)};
@@ -276,9 +295,9 @@ result<passed_step> training_loop::pass(step_purpose purpose,
   if (leads() && !is_over()) {
     auto& session = member_->session();
     switch (purpose) {
-      case step_purpose::training: session.train(); break;
-      case step_purpose::accumulation: session.accumulate(); break;
-      case step_purpose::evaluation: session.evaluate(); break;
+      case step_purpose::training: session.train(std::move(microbatches)); break;
+      case step_purpose::accumulation: session.accumulate(std::move(microbatches)); break;
+      case step_purpose::evaluation: session.evaluate(std::move(microbatches)); break;
     }
   }
   wait_until([&] { return over_ || summaries_.contains(step); }, look);

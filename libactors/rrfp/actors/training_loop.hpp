@@ -106,9 +106,10 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
 
   /// Locks out other calls. Error: another call runs.
   result<std::unique_lock<std::mutex>> begin_call();
-  /// `feed`: called with the key of the step before it begins. `look`: called about every 50 ms
-  /// while this thread waits; what it throws ends the run and is thrown again. May be empty.
-  result<passed_step> pass(compute::step_purpose purpose,
+  /// `microbatches`: those of the step, which the leading process decides; empty: as many as the
+  /// job says. `feed`: called with the key of the step before it begins. `look`: called about every
+  /// 50 ms while this thread waits; what it throws ends the run and is thrown again. May be empty.
+  result<passed_step> pass(compute::step_purpose purpose, microbatch_counts microbatches = {},
                            const std::function<void(step_id)>& feed = {},
                            const std::function<void()>& look = {});
   /// Calls `work(compute)` for each rank here, between steps. Returns the first failure.
@@ -132,6 +133,8 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
  private:
   class program;
 
+  /// Whether a step may have so many microbatches.
+  status check(const microbatch_counts& microbatches) const;
   /// Joins the others, and begins the run on a thread of its own.
   status begin();
   /// The session has ended; the job with it, or it goes on.

@@ -19,7 +19,7 @@ emulated_compute::emulated_compute(const pipeline_shape& shape, stage_id stage,
                                    const emulated_model& model)
     : shape_(shape), stage_(stage), model_(model), message_(zeros(1)) {}
 
-void emulated_compute::begin_step(step_id step, compute::step_purpose /*purpose*/) {
+void emulated_compute::begin_step(step_id step, compute::step_purpose, const microbatch_counts&) {
   step_ = step;
   losses_.clear();
   held_ = 0;

@@ -21,7 +21,8 @@ class emulated_compute final : public compute::without_parameters {
  public:
   emulated_compute(const pipeline_shape& shape, stage_id stage, const emulated_model& model);
 
-  void begin_step(step_id step, compute::step_purpose purpose) override;
+  void begin_step(step_id step, compute::step_purpose purpose,
+                  const microbatch_counts& microbatches) override;
   tensor_buffer run(const launch& l, tensor_buffer input) override;
 
   std::vector<compute::microbatch_loss> losses() const override { return losses_; }

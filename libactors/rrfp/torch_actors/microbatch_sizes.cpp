@@ -56,7 +56,9 @@ class admitted_source final : public compute::batch_source {
         replicas_(j.pipeline.replicas),
         microbatches_(shape.microbatches) {}
 
-  void begin(step_id step) const override { loaded_->begin(step); }
+  void begin(step_id step, std::uint32_t microbatches) const override {
+    loaded_->begin(step, microbatches);
+  }
   compute::microbatch load(step_id step, microbatch_id mb) const override {
     return loaded_->load(step, as_loaded(step, mb));
   }

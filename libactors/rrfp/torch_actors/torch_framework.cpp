@@ -53,9 +53,10 @@ class torch_job final : public job_model {
     // If bytes are limited, count the bytes of each microbatch, not of the expected layout.
     if (job_.dispatch.slot_bytes != 0)
       setup.slot_bytes = [model = job_.model, pipeline = job_.pipeline, shape = setup.shape, cut,
-                          data](step_id step, stage_id s, microbatch_id mb) {
-        const auto sizes =
-            compute::estimate(model, data->layout(step, mb), cut, pipeline.tp, pipeline.recompute);
+                          data](step_id step, replica_id replica, stage_id s, microbatch_id mb) {
+        const microbatch_id in_all{replica.value() * shape.microbatches + mb.value()};
+        const auto sizes = compute::estimate(model, data->layout(step, in_all), cut, pipeline.tp,
+                                             pipeline.recompute);
         return compute::slot_bytes(sizes, shape, s);
       };
     torch_model model;

@@ -12,29 +12,6 @@ namespace rrfp::actors {
 
 namespace {
 
-/// The microbatches of one replica, from the batch of all replicas.
-class replica_source final : public compute::batch_source {
- public:
-  replica_source(std::shared_ptr<const compute::batch_source> all, std::uint32_t first)
-      : all_(std::move(all)), first_(first) {}
-
-  void begin(step_id step) const override { all_->begin(step); }
-  compute::microbatch load(step_id step, microbatch_id mb) const override {
-    return all_->load(step, microbatch_id{first_ + mb.value()});
-  }
-  compute::microbatch load_text(step_id step, microbatch_id mb) const override {
-    return all_->load_text(step, microbatch_id{first_ + mb.value()});
-  }
-  compute::microbatch_layout layout(step_id step, microbatch_id mb) const override {
-    return all_->layout(step, microbatch_id{first_ + mb.value()});
-  }
-  std::int64_t step_tokens(step_id step) const override { return all_->step_tokens(step); }
-
- private:
-  const std::shared_ptr<const compute::batch_source> all_;
-  const std::uint32_t first_;
-};
-
 result<std::shared_ptr<compute::rank_compute>> make_rank(const session_setup& setup,
                                                          const torch_model& model,
                                                          const rank_place& place) {
@@ -46,15 +23,13 @@ result<std::shared_ptr<compute::rank_compute>> make_rank(const session_setup& se
     if (!chunk) return within(fmt::format("stage {} chunk {}", stage.value(), c), chunk.failure());
     chunks.push_back(std::move(*chunk));
   }
-  const auto first = replica.value() * shape.microbatches;
   compute::stage_compute_config config{shape, stage, setup.train, place.group};
-  config.first_microbatch = first;
+  config.replica = replica;
   config.recompute = model.recompute;
   config.make_optimizer = model.make_optimizer;
   if (const auto* devices = dynamic_cast<const accelerated_ranks*>(place.devices))
     config.device = devices->device_of(place.address);
-  auto compute = compute::stage_compute::make(config, std::move(chunks),
-                                              std::make_shared<replica_source>(model.data, first));
+  auto compute = compute::stage_compute::make(config, std::move(chunks), model.data);
   if (!compute) return within(fmt::format("stage {}", stage.value()), compute.failure());
   return std::shared_ptr<compute::rank_compute>{std::move(*compute)};
 }

@@ -9,6 +9,7 @@ result<std::vector<compute::microbatch>> cut(
     const batch& rows, std::int64_t count,
     const std::function<std::int64_t(const at::Tensor&)>& count_of) {
   std::vector<compute::microbatch> all(static_cast<std::size_t>(count));
+  if (count == 0) return all;
   const auto share = [&](const char* name, const at::Tensor& whole, auto assign) -> status {
     if (!whole.defined()) return success();
     if (whole.dim() == 0 || whole.size(0) < count)

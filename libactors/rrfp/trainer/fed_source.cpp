@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include <rrfp/base/step_name.hpp>
 
 namespace rrfp {
@@ -55,9 +57,12 @@ const fed_source::fed& fed_source::wait_for(std::unique_lock<std::mutex>& lock,
   return at->second;
 }
 
-void fed_source::begin(step_id step) const {
+void fed_source::begin(step_id step, std::uint32_t microbatches) const {
   std::unique_lock lock{mutex_};
-  wait_for(lock, step);
+  const auto given = wait_for(lock, step).microbatches.size();
+  if (given != microbatches)
+    throw std::runtime_error(fmt::format(
+        "expected {} microbatches, as the leading process has given, got {}", microbatches, given));
 }
 
 compute::microbatch fed_source::load(step_id step, microbatch_id mb) const {

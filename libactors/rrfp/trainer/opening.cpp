@@ -80,7 +80,9 @@ result<actors::session_setup> pipeline::impl::make_setup() {
   if (options_.weather) setup.delays = *options_.weather;
   if (options_.slot_bytes)
     setup.slot_bytes = [bytes = named("slot_bytes", options_.slot_bytes)](
-                           step_id, stage_id s, microbatch_id mb) { return bytes(s, mb); };
+                           step_id, replica_id, stage_id s, microbatch_id mb) {
+      return bytes(s, mb);
+    };
   else if (job_.dispatch.slot_bytes != 0)
     return job::blame(job_, "dispatch.slot_bytes",
                       "expected pipeline_options::slot_bytes to be set, got none");

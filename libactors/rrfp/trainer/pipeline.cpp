@@ -50,13 +50,26 @@ result<std::unique_lock<std::mutex>> pipeline::impl::begin_call() {
   return loop_->begin_call();
 }
 
+result<microbatch_counts> pipeline::impl::counts_of(std::size_t microbatches,
+                                                    const step_options& how) const {
+  const auto replicas = job_.pipeline.replicas;
+  microbatch_counts counts{how.microbatches};
+  if (counts.empty())
+    for (std::uint32_t r = 0; r < replicas; ++r)
+      counts.by_replica.push_back(
+          static_cast<std::uint32_t>((microbatches + replicas - 1 - r) / replicas));
+  if (microbatches == 0) return error{"expected at least 1 microbatch, got 0"};
+  if (counts.total() != microbatches)
+    return error{fmt::format("expected {} microbatches, got {}", counts.total(), microbatches)};
+  return counts;
+}
+
 result<step_result> pipeline::impl::pass(step_purpose purpose,
                                          std::vector<compute::microbatch> microbatches,
                                          step_options how) {
   if (auto call = begin_call(); !call) return call.failure();
-  const auto expected = job_.pipeline.microbatches * job_.pipeline.replicas;
-  if (microbatches.size() != expected)
-    return error{fmt::format("expected {} microbatches, got {}", expected, microbatches.size())};
+  auto counts = counts_of(microbatches.size(), how);
+  if (!counts) return counts.failure();
   if (is_emulated() && how.return_outputs)
     return error{"return_outputs: expected a model, got device.kind = \"emulated\""};
   if (options_.make_compute && how.return_outputs)
@@ -67,7 +80,7 @@ result<step_result> pipeline::impl::pass(step_purpose purpose,
   for (auto& mb : microbatches)
     for (auto* rows : {&mb.inputs, &mb.targets})
       if (rows->defined()) *rows = rows->detach();
-  auto passed = loop_->pass(purpose, [&](step_id id) {
+  auto passed = loop_->pass(purpose, *std::move(counts), [&](step_id id) {
     data_->feed(id, std::move(microbatches), how.return_outputs,
                 job_.train.averages_accumulation && purpose == step_purpose::accumulation);
   });
@@ -79,7 +92,10 @@ result<step_result> pipeline::impl::pass(step_purpose purpose,
 result<step_result> pipeline::impl::pass(step_purpose purpose, const batch& rows,
                                          step_options how) {
   auto microbatches = caught([&] {
-    const auto count = std::int64_t{job_.pipeline.microbatches} * job_.pipeline.replicas;
+    const microbatch_counts given{how.microbatches};
+    const auto count = given.empty()
+                           ? std::int64_t{job_.pipeline.microbatches} * job_.pipeline.replicas
+                           : std::int64_t{given.total()};
     return cut(rows, count, options_.count);
   });
   if (!microbatches) return microbatches.failure();

@@ -37,6 +37,8 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   actors::training_loop& loop() const { return *loop_; }
 
  private:
+  /// How the replicas share the microbatches of a step.
+  result<microbatch_counts> counts_of(std::size_t microbatches, const step_options& how) const;
   bool is_emulated() const { return job_.device.kind == job::device_kind::emulated; }
   /// Locks out other calls. Error: the caller runs inside a step, or another call runs.
   result<std::unique_lock<std::mutex>> begin_call();

@@ -17,6 +17,7 @@
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/step_measures.hpp>
 #include <rrfp/core/event.hpp>
+#include <rrfp/core/placement.hpp>
 
 namespace rrfp::compute {
 
@@ -70,7 +71,9 @@ class rank_compute {
 
   /// Called first on the thread that will call run().
   virtual void prepare_thread() {}
-  virtual void begin_step(step_id step, step_purpose purpose) = 0;
+  /// `microbatches`: the counts of all replicas, at least one in all.
+  virtual void begin_step(step_id step, step_purpose purpose,
+                          const microbatch_counts& microbatches) = 0;
   /// `input` is the activation (F) or the output gradient (B, BW), undefined at the ends of the
   /// model. Returns the tensor for the neighbour stage, contiguous; undefined if there is none.
   virtual tensor_buffer run(const launch& l, tensor_buffer input) = 0;

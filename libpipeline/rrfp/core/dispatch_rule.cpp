@@ -6,7 +6,8 @@ stage_core make_stage_core(stage_config config, const dispatch_rule& rule) {
   config.mode = rule.mode;
   config.weight_pieces = rule.weight_pieces;
   config.early_forwards = config.forwards_in_order ? 0 : rule.early_forwards;
-  return stage_core{config, rule.make_policy(config.stage)};
+  config.renews_policy = rule.renews_policy;
+  return stage_core{config, rule.make_policy};
 }
 
 }  // namespace rrfp

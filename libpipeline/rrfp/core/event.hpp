@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -24,6 +25,8 @@ struct step_began {
   std::vector<std::uint64_t> slot_bytes = {};
   /// Launches into which each W is divided in this step; 0: as stage_config says.
   std::uint32_t weight_pieces = 0;
+  /// Nothing: as many as the shape of the stage says. 0: the stage has no task in this step.
+  std::optional<std::uint32_t> microbatches = std::nullopt;
 
   bool operator==(const step_began&) const = default;
 };

@@ -108,7 +108,7 @@ job_phase job_core::begin_next_step() {
 }
 
 job_phase job_core::after(const job_event::demanded& e) {
-  demands_.push_back(e.wanted);
+  demands_.push_back(e);
   return phase_ == job_phase::idle ? serve_next_demand() : phase_;
 }
 
@@ -117,12 +117,14 @@ job_phase job_core::serve_next_demand() {
     note_progress();
     if (finishing_) return hash_weights();
     if (demands_.empty()) return job_phase::idle;
-    const auto wanted = demands_.front();
+    auto [wanted, microbatches] = std::move(demands_.front());
     demands_.pop_front();
     switch (wanted) {
-      case job_demand::train: return begin(step_id{steps_done()});
-      case job_demand::accumulate: return begin(step_id{steps_done()}, true);
-      case job_demand::evaluate: return begin(step_id{first_evaluation + evaluations_++});
+      case job_demand::train: return begin(step_id{steps_done()}, std::move(microbatches));
+      case job_demand::accumulate:
+        return begin(step_id{steps_done()}, std::move(microbatches), true);
+      case job_demand::evaluate:
+        return begin(step_id{first_evaluation + evaluations_++}, std::move(microbatches));
       case job_demand::finish: finishing_ = true; [[fallthrough]];
       case job_demand::save:
         if (!is_save_due(steps_done(), true)) break;
@@ -132,11 +134,11 @@ job_phase job_core::serve_next_demand() {
   }
 }
 
-job_phase job_core::begin(step_id step, bool accumulates) {
+job_phase job_core::begin(step_id step, microbatch_counts microbatches, bool accumulates) {
   step_ = step;
   if (!is_evaluation(step)) accumulates_ = accumulates;
   stages_ended_.clear();
-  actions_.push_back(job_action::begin_step{step, accumulates});
+  actions_.push_back(job_action::begin_step{step, accumulates, std::move(microbatches)});
   return job_phase::stepping;
 }
 

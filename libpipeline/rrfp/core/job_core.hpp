@@ -165,7 +165,7 @@ class job_core {
   job_phase begin_next_step();
   /// Starts the oldest demand, or waits for one.
   job_phase serve_next_demand();
-  job_phase begin(step_id step, bool accumulates = false);
+  job_phase begin(step_id step, microbatch_counts microbatches = {}, bool accumulates = false);
   job_phase finish_step();
   /// After a step: saves if a save is due, and continues.
   job_phase continue_run();
@@ -219,7 +219,7 @@ class job_core {
   std::uint32_t updates_ = 0;
   std::set<rank_key> hashed_;
 
-  std::deque<job_demand> demands_;
+  std::deque<job_event::demanded> demands_;
   bool finishing_ = false;  ///< the last demand was to finish
   bool leaving_ = false;    ///< the run ends after the step and its save
 

@@ -13,6 +13,7 @@
 
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/core/placement.hpp>
 
 namespace rrfp {
 
@@ -112,6 +113,7 @@ struct timer_fired {
 };
 struct demanded {
   job_demand wanted = job_demand::train;
+  microbatch_counts microbatches = {};  ///< of a step; empty: the driver decides
 };
 /// `step` of the events of a save: complete steps. Ranks are counted here, too.
 struct snapshot_taken {
@@ -169,7 +171,8 @@ struct restore_state {};
 /// evaluation.
 struct begin_step {
   step_id step;
-  bool accumulates = false;  ///< its gradients wait for those of the next step
+  bool accumulates = false;             ///< its gradients wait for those of the next step
+  microbatch_counts microbatches = {};  ///< as demanded
 };
 /// Add up the stages' results; answer at once with added_up or failed.
 struct add_up {

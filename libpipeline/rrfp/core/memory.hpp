@@ -76,6 +76,7 @@ struct memory_use {
 /// may_take() for a young microbatch under a byte limit: O(number of older ones without a slot).
 class memory_slots {
  public:
+  memory_slots() = default;
   memory_slots(memory_limit limit, std::uint32_t microbatches, std::uint32_t chunks);
 
   /// Frees all slots. If `slot_bytes` is empty, bytes are not counted.
@@ -113,7 +114,7 @@ class memory_slots {
   std::uint64_t bytes_of(std::uint32_t mb) const { return bytes_.empty() ? 0 : bytes_[mb]; }
 
   memory_limit limit_;
-  std::uint32_t chunks_;
+  std::uint32_t chunks_ = 0;
   std::vector<std::uint32_t> taken_;   ///< by microbatch: slots or activations taken
   std::vector<std::uint32_t> folded_;  ///< by microbatch: chunks folded
   std::vector<std::uint64_t> bytes_;

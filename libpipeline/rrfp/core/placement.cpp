@@ -1,5 +1,6 @@
 #include <rrfp/core/placement.hpp>
 
+#include <numeric>
 #include <string>
 
 namespace rrfp {
@@ -55,6 +56,15 @@ std::optional<placed_task> pipeline_shape::producer_of(stage_id stage, const tas
 
 std::optional<placed_task> pipeline_shape::consumer_of(stage_id stage, const task& t) const {
   return neighbour(stage, t, !is_backward(t.kind));
+}
+
+std::uint32_t microbatch_counts::first_of(replica_id replica) const {
+  const auto first = by_replica.begin();
+  return std::accumulate(first, first + replica.value(), 0U);
+}
+
+std::uint32_t microbatch_counts::total() const {
+  return std::accumulate(by_replica.begin(), by_replica.end(), 0U);
 }
 
 status pipeline_shape::validate() const {

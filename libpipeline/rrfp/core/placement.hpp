@@ -80,6 +80,26 @@ struct pipeline_shape {
   std::optional<placed_task> neighbour(stage_id stage, const task& t, bool behind) const;
 };
 
+/// How many microbatches each replica has in a step; numbered over all replicas, those of a replica
+/// follow those of the replicas before it. Empty: as many as the shape says, on each replica.
+struct microbatch_counts {
+  std::vector<std::uint32_t> by_replica;
+
+  bool operator==(const microbatch_counts&) const = default;
+
+  static microbatch_counts equal(std::uint32_t replicas, std::uint32_t each) {
+    return {std::vector<std::uint32_t>(replicas, each)};
+  }
+  bool empty() const { return by_replica.empty(); }
+  std::uint32_t of(replica_id replica) const { return by_replica.at(replica.value()); }
+  /// The first one of the replica, numbered over all replicas.
+  std::uint32_t first_of(replica_id replica) const;
+  std::uint32_t total() const;
+};
+
+/// Most microbatches of a replica in a step.
+inline constexpr std::uint32_t microbatches_max = 65536;
+
 /// loaded: the order of the data. small_large_small: the cheapest microbatches at both ends, the
 /// most expensive in the middle.
 enum class admission : std::uint8_t { loaded, small_large_small };

@@ -26,6 +26,7 @@ class ranking {
  public:
   static constexpr std::uint32_t none = priority_bitmap::none;
 
+  ranking() = default;
   ranking(const pipeline_shape& shape, std::unique_ptr<policy> hint);
 
   policy& hint() const { return *hint_; }
@@ -46,8 +47,8 @@ class ranking {
   }
 
   std::unique_ptr<policy> hint_;
-  std::uint32_t chunks_;
-  std::uint32_t microbatches_;
+  std::uint32_t chunks_ = 0;
+  std::uint32_t microbatches_ = 0;
   std::vector<task> tasks_;              ///< by position
   std::vector<std::uint32_t> position_;  ///< by index()
   std::array<lane_range, lanes_max> lanes_{};

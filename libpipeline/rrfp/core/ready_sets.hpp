@@ -8,7 +8,7 @@
 namespace rrfp {
 
 struct ready_sets {
-  explicit ready_sets(std::uint32_t size)
+  explicit ready_sets(std::uint32_t size = 0)
       : admission(size), forwards(size), again(size), due_again(size), others(size) {}
 
   void clear() {

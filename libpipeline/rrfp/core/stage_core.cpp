@@ -30,22 +30,11 @@ struct progress {
 
 class stage_core::impl {
  public:
-  impl(stage_config config, std::unique_ptr<policy> hint)
-      : config_(config),
-        ranking_(config_.shape, std::move(hint)),
-        slots_(config_.limit, config_.shape.microbatches, config_.shape.chunks),
-        left_(ranking_.size()),
-        progress_(std::size_t{config_.shape.microbatches} * config_.shape.chunks),
-        fold_next_(config_.shape.chunks),
-        piece_next_(config_.shape.chunks),
-        backwards_of_(config_.shape.microbatches),
-        partly_here_(ranking_.size()),
-        ready_(ranking_.size()) {
+  impl(stage_config config, policy_factory make_policy)
+      : config_(std::move(config)), make_policy_(std::move(make_policy)), shape_(config_.shape) {
     RRFP_CHECK(config_.shape.validate().ok(), "the shape must be valid");
     RRFP_CHECK(config_.stage.value() < config_.shape.stages, "the stage must belong to the shape");
     RRFP_CHECK(config_.ranks >= 1 && config_.ranks <= 64, "ranks must be 1 to 64");
-    RRFP_CHECK(config_.mode == dispatch_mode::ready || ranking_.hint().lanes() == 1,
-               "in-order dispatch needs a policy with one lane");
     RRFP_CHECK(config_.early_forwards == 0 || config_.mode == dispatch_mode::ready,
                "early_forwards requires mode ready");
     RRFP_CHECK(config_.early_forwards == 0 || config_.limit.activations == 0,
@@ -56,6 +45,9 @@ class stage_core::impl {
                "run_ahead requires mode ready and excludes all other limits on forwards");
     all_ranks_ = all_ranks(config_.ranks);
     actions_.reserve(config_.lookahead + 2);
+    fold_next_.resize(shape_.chunks);
+    piece_next_.resize(shape_.chunks);
+    make_tables(shape_);
   }
 
   std::span<const action> on(const event& e) {
@@ -65,7 +57,7 @@ class stage_core::impl {
   }
 
   stage_snapshot snapshot() const {
-    const auto microbatches = config_.shape.microbatches;
+    const auto microbatches = shape_.microbatches;
     stage_snapshot s{.step = step_,
                      .microbatches = microbatches,
                      .running = running_,
@@ -86,22 +78,24 @@ class stage_core::impl {
     }
     for (const auto& r : running_) {
       const auto& [seq, t, why, folds, piece, pass] = r.launched;
-      auto& done = s.progress[config_.shape.index(t.mb, t.chunk)];
+      auto& done = s.progress[shape_.index(t.mb, t.chunk)];
       if (pass == forward_pass::early) done.forward_early = false;
       if (t.kind == task_kind::forward) done.forward_done = false;
       if (is_backward(t.kind)) done.backward_done = false;
       for (auto mb = folds.first.value(); mb < folds.first.value() + folds.count; ++mb)
-        s.progress[config_.shape.index(microbatch_id{mb}, t.chunk)].weight_done = false;
+        s.progress[shape_.index(microbatch_id{mb}, t.chunk)].weight_done = false;
     }
     return s;
   }
 
   const stage_config config_;
-  const ranking ranking_;
+  const policy_factory make_policy_;
+  ranking ranking_;
   memory_slots slots_;
   counted_bitmap left_;
   std::vector<running_launch> running_;
   std::uint32_t ready() const { return ready_.count; }
+  std::uint32_t microbatches() const { return is_empty_ ? 0 : shape_.microbatches; }
 
   std::optional<task> next() const {
     if (aborted_ || running_.size() > config_.lookahead) return std::nullopt;
@@ -115,7 +109,7 @@ class stage_core::impl {
     return ranking_.position(kind, mb, chunk);
   }
   progress& progress_of(microbatch_id mb, chunk_id chunk) {
-    return progress_[config_.shape.index(mb, chunk)];
+    return progress_[shape_.index(mb, chunk)];
   }
   bool on_last_virtual_stage(chunk_id chunk) const {
     return config_.shape.is_last(config_.shape.virtual_stage(config_.stage, chunk));
@@ -123,20 +117,41 @@ class stage_core::impl {
 
   // ---- events
 
+  /// What has an entry for each task or microbatch of a step.
+  void make_tables(const pipeline_shape& shape) {
+    ranking_ = ranking{shape, make_policy_(shape, config_.stage)};
+    RRFP_CHECK(config_.mode == dispatch_mode::ready || ranking_.hint().lanes() == 1,
+               "in-order dispatch needs a policy with one lane");
+    shape_ = shape;
+    slots_ = {config_.limit, shape.microbatches, shape.chunks};
+    left_ = counted_bitmap{ranking_.size()};
+    progress_.resize(std::size_t{shape.microbatches} * shape.chunks);
+    backwards_of_.resize(shape.microbatches);
+    partly_here_ = priority_bitmap{ranking_.size()};
+    ready_ = ready_sets{ranking_.size()};
+  }
+
   void handle(const step_began& e) {
     RRFP_CHECK(running_.empty() && (aborted_ || left_.count() == 0),
                "a step begins only after the previous one has ended");
+    auto shape = config_.shape;
+    shape.microbatches = e.microbatches.value_or(shape.microbatches);
+    is_empty_ = shape.microbatches == 0;
+    if (!is_empty_ && (shape != shape_ || config_.renews_policy)) make_tables(shape);
     aborted_ = false;
     step_ = e.step;
     waiting_.reset();
-    slots_.reset(e.slot_bytes);
+    slots_.reset(is_empty_ ? std::span<const std::uint64_t>{} : e.slot_bytes);
     std::fill(progress_.begin(), progress_.end(), progress{});
     std::fill(fold_next_.begin(), fold_next_.end(), 0);
     std::fill(piece_next_.begin(), piece_next_.end(), 0);
     std::fill(backwards_of_.begin(), backwards_of_.end(), 0);
     weight_pieces_ = weight_pieces_of(e);
     forwards_launched_ = backwards_launched_ = early_ = oldest_unfinished_ = 0;
-    left_.fill();
+    if (is_empty_)
+      left_ = counted_bitmap{ranking_.size()};
+    else
+      left_.fill();
     partly_here_.clear();
     ready_.clear();
     ranking_.hint().reset();
@@ -380,7 +395,7 @@ class stage_core::impl {
 
   std::uint32_t of_oldest_unfinished(chunk_id chunk) const {
     const microbatch_id oldest{oldest_unfinished_};
-    if (oldest.value() == config_.shape.microbatches) return none;
+    if (oldest.value() == shape_.microbatches) return none;
     const auto forward = position(task_kind::forward, oldest, chunk);
     if (ready_.forwards.test(forward)) return forward;
     if (ready_.admission.test(forward)) return slots_.may_take(oldest) ? forward : none;
@@ -390,7 +405,7 @@ class stage_core::impl {
 
   std::uint32_t due_weight(chunk_id chunk) const {
     const microbatch_id due{fold_next_[chunk.value()]};
-    if (due.value() == config_.shape.microbatches) return none;
+    if (due.value() == shape_.microbatches) return none;
     const auto at = position(task_kind::weight, due, chunk);
     return at != none && ready_.others.test(at) ? at : none;
   }
@@ -413,7 +428,7 @@ class stage_core::impl {
     if (allowed(first)) return first;
     blocked = std::min(blocked, first);
     const microbatch_id oldest{slots_.oldest_waiting()};
-    if (oldest.value() == config_.shape.microbatches) return none;
+    if (oldest.value() == shape_.microbatches) return none;
     return best_of_chunks([&](chunk_id c) {
       const auto at = position(task_kind::forward, oldest, c);
       return lane.contains(at) && waiting.test(at) && allowed(at) ? at : none;
@@ -506,7 +521,7 @@ class stage_core::impl {
     if (p.forward_early) --early_;
     offer_backward(t.mb, t.chunk);
     if (config_.forwards_in_order && config_.mode == dispatch_mode::ready &&
-        t.mb.value() + 1 < config_.shape.microbatches)
+        t.mb.value() + 1 < shape_.microbatches)
       offer_forward(microbatch_id{t.mb.value() + 1}, t.chunk);
   }
 
@@ -515,15 +530,14 @@ class stage_core::impl {
     auto& next = fold_next_[t.chunk.value()];
     if (next != t.mb.value()) return {t.mb, 0};
     const microbatch_id first{next};
-    while (next < config_.shape.microbatches &&
-           progress_of(microbatch_id{next}, t.chunk).weight_due)
+    while (next < shape_.microbatches && progress_of(microbatch_id{next}, t.chunk).weight_due)
       ++next;
-    if (next < config_.shape.microbatches) offer_weight(microbatch_id{next}, t.chunk);
+    if (next < shape_.microbatches) offer_weight(microbatch_id{next}, t.chunk);
     return {first, next - first.value()};
   }
 
   void advance_oldest_unfinished() {
-    while (oldest_unfinished_ < config_.shape.microbatches &&
+    while (oldest_unfinished_ < shape_.microbatches &&
            backwards_of_[oldest_unfinished_] == config_.shape.chunks)
       ++oldest_unfinished_;
   }
@@ -601,6 +615,8 @@ class stage_core::impl {
 
   // ---- the step
   step_id step_;
+  pipeline_shape shape_;   ///< of the last step that had microbatches
+  bool is_empty_ = false;  ///< without microbatches
   /// The last decision, if it was to wait.
   std::optional<wait> waiting_;
   std::vector<progress> progress_;
@@ -620,14 +636,15 @@ class stage_core::impl {
   std::vector<action> actions_;
 };
 
-stage_core::stage_core(stage_config config, std::unique_ptr<policy> hint)
-    : impl_(std::make_unique<impl>(std::move(config), std::move(hint))) {}
+stage_core::stage_core(stage_config config, policy_factory make_policy)
+    : impl_(std::make_unique<impl>(std::move(config), std::move(make_policy))) {}
 stage_core::stage_core(stage_core&&) noexcept = default;
 stage_core& stage_core::operator=(stage_core&&) noexcept = default;
 stage_core::~stage_core() = default;
 
 std::span<const action> stage_core::on(const event& e) { return impl_->on(e); }
 const stage_config& stage_core::config() const { return impl_->config_; }
+std::uint32_t stage_core::microbatches() const { return impl_->microbatches(); }
 const policy& stage_core::hint() const { return impl_->ranking_.hint(); }
 const memory_use& stage_core::memory() const { return impl_->slots_.use(); }
 task_kind stage_core::backward_of(microbatch_id mb, chunk_id chunk) const {

@@ -37,6 +37,7 @@ enum class dispatch_mode : std::uint8_t { in_order, ready };
 std::string_view name(dispatch_mode mode);
 
 struct stage_config {
+  /// Its number of microbatches is that of the steps that say no other.
   pipeline_shape shape;
   stage_id stage;
   /// Number of tensor-parallel ranks whose arrivals and finishes are counted, 1..64.
@@ -58,11 +59,18 @@ struct stage_config {
   /// numbers, for a forward that changes buffers. This cannot deadlock either: an F waits for older
   /// microbatches alone, and the oldest microbatch of the job for none.
   bool forwards_in_order = false;
+  /// As in dispatch_rule.
+  bool renews_policy = false;
 };
+
+/// Makes the policy of a stage for a shape. Throws if the policy is not defined for it.
+using policy_factory = std::function<std::unique_ptr<policy>(const pipeline_shape&, stage_id)>;
 
 class stage_core {
  public:
-  stage_core(stage_config config, std::unique_ptr<policy> hint);
+  /// `make_policy`: called here, and in each step whose number of microbatches is not that of the
+  /// step before; what it throws passes through on(), and the step has not begun.
+  stage_core(stage_config config, policy_factory make_policy);
   stage_core(stage_core&&) noexcept;
   stage_core& operator=(stage_core&&) noexcept;
   ~stage_core();
@@ -72,6 +80,8 @@ class stage_core {
   std::span<const action> on(const event& e);
 
   const stage_config& config() const;
+  /// The number of microbatches of this step.
+  std::uint32_t microbatches() const;
   const policy& hint() const;
   const memory_use& memory() const;
   /// The task that `decide` would launch now; nothing: none.
@@ -94,8 +104,6 @@ class stage_core {
   std::unique_ptr<impl> impl_;
 };
 
-using policy_factory = std::function<std::unique_ptr<policy>(stage_id)>;
-
 /// How all stages of a run choose their tasks: the policy that ranks them, and how strictly it is
 /// followed.
 struct dispatch_rule {
@@ -105,6 +113,8 @@ struct dispatch_rule {
   /// The next two: as in stage_config.
   std::uint32_t weight_pieces = 0;
   std::uint32_t early_forwards = 0;
+  /// The order of the policy may differ from step to step: one is made for each step.
+  bool renews_policy = false;
 };
 
 /// The core of a stage that follows the rule. `config` gives the rest; early forwards are left out

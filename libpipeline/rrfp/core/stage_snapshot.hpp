@@ -54,8 +54,12 @@ struct stage_snapshot {
   std::uint32_t remaining = 0;           ///< tasks of the step not launched yet
   std::vector<chunk_progress> progress;  ///< by pipeline_shape::index()
 
+  /// Of a microbatch that the step does not have: nothing has happened. Another stage may be in
+  /// a step with more of them.
   const chunk_progress& progress_of(microbatch_id mb, chunk_id chunk) const {
-    return progress[std::size_t{chunk.value()} * microbatches + mb.value()];
+    static constexpr chunk_progress nothing;
+    const auto at = std::size_t{chunk.value()} * microbatches + mb.value();
+    return mb.value() < microbatches && at < progress.size() ? progress[at] : nothing;
   }
   bool is_done(const task& t) const;
   /// Whether the task, done or run early, has left its output to the next stage.

@@ -3,12 +3,15 @@
 #include <charconv>
 #include <vector>
 
+#include <rrfp/core/placement.hpp>
+
 namespace rrfp {
 
 namespace {
 
 std::string line_of(const step_began& e) {
   auto line = "step " + std::to_string(e.step.value());
+  if (e.microbatches) line += " microbatches " + std::to_string(*e.microbatches);
   if (e.weight_pieces != 0) line += " pieces " + std::to_string(e.weight_pieces);
   for (const auto bytes : e.slot_bytes) line += " " + std::to_string(bytes);
   return line;
@@ -74,13 +77,21 @@ result<event> parse_event(std::string_view line) {
   if (words[0] == "step") {
     std::uint64_t step = 0;
     step_began e;
-    constexpr auto form = "'step NUMBER [pieces NUMBER] [BYTES...]'";
+    constexpr auto form = "'step NUMBER [microbatches NUMBER] [pieces NUMBER] [BYTES...]'";
     if (words.size() < 2 || !parse(words[1], step)) return bad(form);
     e.step = step_id{step};
     std::size_t next = 2;
-    if (words.size() > 3 && words[2] == "pieces") {
-      if (!parse(words[3], e.weight_pieces) || e.weight_pieces == 0) return bad(form);
-      next = 4;
+    const auto takes = [&](const char* name) {
+      return words.size() > next + 1 && words[next] == name;
+    };
+    if (takes("microbatches")) {
+      if (!parse(words[next + 1], e.microbatches.emplace()) || *e.microbatches > microbatches_max)
+        return bad(form);
+      next += 2;
+    }
+    if (takes("pieces")) {
+      if (!parse(words[next + 1], e.weight_pieces) || e.weight_pieces == 0) return bad(form);
+      next += 2;
     }
     for (; next < words.size(); ++next)
       if (!parse(words[next], e.slot_bytes.emplace_back())) return bad(form);

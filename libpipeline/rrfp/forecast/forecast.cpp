@@ -216,7 +216,7 @@ class forecaster {
     plan.shape = profile_.shape;
     plan.rule.mode = dispatch_mode::in_order;
     plan.rule.weight_pieces = 1;
-    plan.rule.make_policy = [&order](stage_id s) {
+    plan.rule.make_policy = [&order](const pipeline_shape&, stage_id s) {
       return make_sequence_policy("recorded", order[s.value()]);
     };
     return plan;
@@ -287,7 +287,7 @@ class forecaster {
     plan.shape = profile_.shape;
     plan.rule.mode = mode;
     plan.rule.weight_pieces = 1;
-    plan.rule.make_policy = [&](stage_id s) { return (*set)->make(s); };
+    plan.rule.make_policy = [&](const pipeline_shape&, stage_id s) { return (*set)->make(s); };
     plan.limit.slots = slots;
     plan.launch_cost = launch_;
     outcome o{name, mode, slots, 0, 0, false};

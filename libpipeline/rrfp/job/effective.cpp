@@ -35,11 +35,9 @@ memory_limit effective_limit(const job& j, stage_id stage) {
   if (j.dispatch.slots)
     limit.slots = *j.dispatch.slots;
   else if (j.dispatch.mode == dispatch_mode::ready && limit.run_ahead == 0)
-    limit.slots = std::min(2 * j.pipeline.stages, j.pipeline.microbatches);
-  if (limit.slots == slots_of_stages)
-    limit.slots = std::min(j.pipeline.stages, j.pipeline.microbatches);
-  if (limit.slots == slots_of_1f1b)
-    limit.slots = std::min(j.pipeline.stages - stage.value(), j.pipeline.microbatches);
+    limit.slots = 2 * j.pipeline.stages;
+  if (limit.slots == slots_of_stages) limit.slots = j.pipeline.stages;
+  if (limit.slots == slots_of_1f1b) limit.slots = j.pipeline.stages - stage.value();
   if (j.dispatch.slot_unit == slot_unit_kind::chunk)
     limit.activations = j.pipeline.chunks * std::exchange(limit.slots, 0);
   return limit;

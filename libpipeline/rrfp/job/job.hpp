@@ -121,8 +121,8 @@ std::vector<job> variants(const job& j);
 /// The dimensions of the pipeline, with the default placement if the job names none.
 pipeline_shape effective_shape(const job& j);
 
-/// The memory limits of `stage`. If the job sets no slots: min(2 * stages, microbatches) in ready
-/// mode; no limit in order, where the sequence itself bounds the memory.
+/// The memory limits of `stage`. If the job sets no slots: 2 * stages in ready mode; no limit in
+/// order, where the sequence itself bounds the memory.
 memory_limit effective_limit(const job& j, stage_id stage);
 /// [data] with the sources of [eval], in the order of the files. Nothing: there is no held-out
 /// data.

@@ -1,9 +1,11 @@
 #include <rrfp/job/plan.hpp>
 
+#include <stdexcept>
 #include <string>
 #include <utility>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/core/sequence.hpp>
 #include <rrfp/job/workload.hpp>
 #include <rrfp/simulate/last_steps.hpp>
 #include <rrfp/workload/loads.hpp>
@@ -108,6 +110,69 @@ simulate::stage_costs made(const pipeline_shape& shape, simulate::stage_costs_op
   return std::move(*costs);
 }
 
+std::function<std::uint64_t(step_id, stage_id, microbatch_id)> bytes_of(
+    const simulate::stage_costs& costs) {
+  return [costs](step_id step, stage_id s, microbatch_id mb) {
+    return costs.activation_bytes(step, s, mb);
+  };
+}
+
+result<std::shared_ptr<const policy_set>> policies_of(const job::job& j,
+                                                      const policy_registry& registry) {
+  const auto shape = job::effective_shape(j);
+  auto policies = registry.make(j.dispatch.policy, shape);
+  if (!policies || j.dispatch.mode == dispatch_mode::ready || (*policies)->sequences() != nullptr)
+    return policies;
+  simulate::plan rounds;
+  rounds.shape = shape;
+  rounds.rule.make_policy = [made = *policies](const pipeline_shape&, stage_id s) {
+    return made->make(s);
+  };
+  rounds.rule.weight_pieces = j.dispatch.weight_pieces.value_or(0);
+  rounds.lookahead = j.dispatch.lookahead;
+  for (std::uint32_t s = 0; s < shape.stages; ++s)
+    rounds.limits.push_back(job::effective_limit(j, stage_id{s}));
+  const auto costs = nominal_costs(j);
+  if (costs.has_bytes()) rounds.slot_bytes = bytes_of(costs);
+  auto order = simulate::nominal_sequences(rounds, costs);
+  if (!order) return order.failure();
+  return make_fixed_policy_set(j.dispatch.policy, std::move(*order));
+}
+
+/// A sequence that needs more memory than the limit would wait for ever.
+status check_memory(const job::job& j, const policy_set& policies) {
+  if (j.dispatch.mode == dispatch_mode::ready) return success();
+  const auto shape = job::effective_shape(j);
+  for (std::uint32_t s = 0; s < shape.stages; ++s) {
+    const auto limit = job::effective_limit(j, stage_id{s});
+    const auto fits = check_slots(shape, stage_id{s}, (*policies.sequences())[s],
+                                  {.slots = limit.slots, .activations = limit.activations});
+    if (!fits) return error{"dispatch.slots: " + fits.message()};
+  }
+  return success();
+}
+
+/// The policies of the job, also for steps with other numbers of microbatches.
+policy_factory factory_of(const job::job& j, const policy_registry& registry,
+                          std::shared_ptr<const policy_set> planned) {
+  using sets = simulate::last_steps<std::shared_ptr<const policy_set>>;
+  return [j, &registry, planned, others = std::make_shared<sets>()](const pipeline_shape& shape,
+                                                                    stage_id stage) {
+    if (shape.microbatches == j.pipeline.microbatches) return planned->make(stage);
+    const auto set = others->at(shape.microbatches, [&] {
+      auto with_others = j;
+      with_others.pipeline.microbatches = shape.microbatches;
+      auto made = policies_of(with_others, registry);
+      const auto fits = made ? check_memory(with_others, **made) : made.failure();
+      if (!fits)
+        throw std::runtime_error("a step of " + std::to_string(shape.microbatches) +
+                                 " microbatches: " + fits.message());
+      return *made;
+    });
+    return (*set)->make(stage);
+  };
+}
+
 }  // namespace
 
 result<simulate::stage_costs> expected_costs(const job::job& j, replica_id replica) {
@@ -136,23 +201,13 @@ result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registr
   for (std::uint32_t s = 0; s < p.shape.stages; ++s)
     p.limits.push_back(job::effective_limit(j, stage_id{s}));
   if (j.jitter.ranks == weather::rank_delays::apart) p.ranks_apart = j.pipeline.tp;
-  auto policies = registry.make(j.dispatch.policy, p.shape);
+  auto policies = policies_of(j, registry);
   if (!policies) return policies.failure();
   p.policies = std::move(*policies);
-  p.rule = {.make_policy = [policies = p.policies](stage_id s) { return policies->make(s); },
+  p.rule = {.make_policy = factory_of(j, registry, p.policies),
             .mode = j.dispatch.mode,
             .weight_pieces = j.dispatch.weight_pieces.value_or(0),
             .early_forwards = j.dispatch.early_forwards};
-  if (p.rule.mode == dispatch_mode::ready || p.policies->sequences() != nullptr) return p;
-
-  const auto costs = nominal_costs(j);
-  auto rounds = simulation_of(p, costs, 1);
-  rounds.rule.mode = dispatch_mode::ready;
-  rounds.messages = simulate::transport::asynchronous;
-  auto order = simulate::nominal_sequences(rounds, costs);
-  if (!order) return order.failure();
-  p.policies = make_fixed_policy_set(j.dispatch.policy, std::move(*order));
-  p.rule.make_policy = [policies = p.policies](stage_id s) { return policies->make(s); };
   return p;
 }
 
@@ -171,10 +226,7 @@ simulate::plan simulation_of(const dispatch_plan& p, std::uint64_t steps) {
 simulate::plan simulation_of(const dispatch_plan& p, const simulate::stage_costs& costs,
                              std::uint64_t steps) {
   auto simulation = simulation_of(p, steps);
-  if (costs.has_bytes())
-    simulation.slot_bytes = [costs](step_id step, stage_id s, microbatch_id mb) {
-      return costs.activation_bytes(step, s, mb);
-    };
+  if (costs.has_bytes()) simulation.slot_bytes = bytes_of(costs);
   return simulation;
 }
 

@@ -76,7 +76,7 @@ void add_pipeline(std::vector<key>& table) {
       "chunks, the second in reverse order; `auto`: `linear` with one chunk, else "
       "`interleaved`.");
   add_cuts(table);
-  keys.integer("microbatches", &o::microbatches, {1, 65536}, "",
+  keys.integer("microbatches", &o::microbatches, {1, microbatches_max}, "",
                "Number of microbatches in a step.");
   keys.integer("tp", &o::tp, {1, 64}, "", "Number of tensor-parallel ranks per stage.");
   keys.integer("replicas", &o::replicas, {1, 1024}, "",
@@ -106,12 +106,11 @@ void add_dispatch(std::vector<key>& table) {
       "without `lookahead`.");
   keys.integer("lookahead", &o::lookahead, {0, 64}, "launches",
                "Maximum number of launches queued behind the running one.");
-  keys.limit(
-      "slots", &o::slots, {1, 65536}, {"auto", "none", "1f1b", "p"},
-      {std::nullopt, 0U, slots_of_1f1b, slots_of_stages}, "microbatches",
-      "Maximum number of microbatches that may hold activations on a stage; `auto`: min(2 * "
-      "stages, microbatches) in mode `ready`, `none` in mode `in-order` or with `run_ahead`; "
-      "`1f1b`: p - s on stage s of p, as 1F1B holds; `p`: p on every stage.");
+  keys.limit("slots", &o::slots, {1, 65536}, {"auto", "none", "1f1b", "p"},
+             {std::nullopt, 0U, slots_of_1f1b, slots_of_stages}, "microbatches",
+             "Maximum number of microbatches that may hold activations on a stage; `auto`: 2 * "
+             "stages in mode `ready`, `none` in mode `in-order` or with `run_ahead`; "
+             "`1f1b`: p - s on stage s of p, as 1F1B holds; `p`: p on every stage.");
   keys.choice(
       "slot_unit", &o::slot_unit, {"microbatch", "chunk"},
       "What a slot holds. `microbatch`: a microbatch on all chunks of the stage; `chunk`: a "

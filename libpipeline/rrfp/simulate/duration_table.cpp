@@ -228,7 +228,7 @@ status duration_table::covers(const plan& p) const {
   };
   for (std::uint32_t s = 0; s < shape_.stages; ++s) {
     const stage_id stage{s};
-    const auto hint = p.rule.make_policy(stage);
+    const auto hint = p.rule.make_policy(shape_, stage);
     for (std::uint64_t step = 0; step < p.steps; ++step) {
       for (std::uint32_t c = 0; c < shape_.chunks; ++c) {
         for (std::uint32_t i = 0; i < shape_.microbatches; ++i) {

@@ -59,13 +59,11 @@ class simulation {
  public:
   simulation(const plan& p, const cost_model& costs, observer* watcher,
              std::vector<stage_core> cores)
-      : plan_(p), costs_(costs), watcher_(watcher), bound_(p.shape) {
+      : plan_(p), costs_(costs), watcher_(watcher), shape_(p.shape), bound_(p.shape) {
     stages_.reserve(cores.size());
     for (auto& core : cores) stages_.emplace_back(std::move(core));
     ranks_.resize(stages_.size() * plan_.ranks);
     report_.stages.resize(stages_.size());
-    if (!blocking()) return;
-    for (auto& stage : stages_) stage.obeyed = obeyed_order(stage.core.hint(), plan_.shape);
   }
 
   result<report> run() {
@@ -98,10 +96,16 @@ class simulation {
   void begin_step(step_id step) {
     step_ = step;
     step_began_at_ = now_;
+    std::optional<std::uint32_t> microbatches;
+    if (plan_.microbatches) microbatches = plan_.microbatches(step);
+    if (microbatches && *microbatches != shape_.microbatches) {
+      shape_.microbatches = *microbatches;
+      bound_ = lower_bound{shape_};
+    }
     bound_.reset();
-    const auto& shape = plan_.shape;
+    const auto& shape = shape_;
     for (std::uint32_t s = 0; s < stages_.size(); ++s) {
-      step_began begun{.step = step};
+      step_began begun{.step = step, .microbatches = microbatches};
       if (plan_.slot_bytes)
         for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
           begun.slot_bytes.push_back(plan_.slot_bytes(step, stage_id{s}, microbatch_id{mb}));
@@ -115,6 +119,7 @@ class simulation {
         notify(first.stage.value(),
                input_arrived{task_kind::forward, microbatch_id{mb}, first.chunk, rank_id{r}});
     if (!blocking()) return;
+    for (auto& stage : stages_) stage.obeyed = obeyed_order(stage.core.hint(), shape);
     for (auto& rank : ranks_) {
       rank.posted.assign(std::size_t{2} * shape.chunks * shape.microbatches, 0);
       rank.ran = 0;
@@ -193,8 +198,8 @@ class simulation {
 
   void deliver(std::uint32_t lane, timed_event::input_index input) {
     const auto s = stage_of(lane);
-    const auto mb = input / 2 % plan_.shape.microbatches;
-    const auto chunk = input / 2 / plan_.shape.microbatches;
+    const auto mb = input / 2 % shape_.microbatches;
+    const auto chunk = input / 2 / shape_.microbatches;
     const auto kind = input % 2 == 0 ? task_kind::forward : task_kind::backward;
     const task receiver{kind, microbatch_id{mb}, chunk_id{chunk}};
     notify(s, input_arrived{kind, receiver.mb, receiver.chunk, rank_of(lane)});
@@ -361,7 +366,7 @@ class simulation {
   }
 
   timed_event::input_index input_index_of(const task& t) const {
-    return static_cast<timed_event::input_index>(2 * plan_.shape.index(t.mb, t.chunk) +
+    return static_cast<timed_event::input_index>(2 * shape_.index(t.mb, t.chunk) +
                                                  (t.kind == task_kind::forward ? 0 : 1));
   }
 
@@ -441,6 +446,7 @@ class simulation {
   nanoseconds now_ = 0;
   nanoseconds step_began_at_ = 0;
   step_id step_;
+  pipeline_shape shape_;  ///< of this step
   lower_bound bound_;
   report report_;
 };

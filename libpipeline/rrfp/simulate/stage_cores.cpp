@@ -24,7 +24,7 @@ result<std::vector<stage_core>> make_cores(const plan& p) {
                               .lookahead = p.lookahead,
                               .limit = p.limits.empty() ? p.limit : p.limits[s]};
     if (p.rule.mode == dispatch_mode::in_order) {
-      const auto hint = p.rule.make_policy(config.stage);
+      const auto hint = p.rule.make_policy(p.shape, config.stage);
       if (hint->lanes() != 1)
         return error{"in-order mode: expected a policy with a fixed schedule, got '" +
                      std::string(hint->name()) + "', which has none"};

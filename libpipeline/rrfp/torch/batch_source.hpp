@@ -44,9 +44,9 @@ class batch_source {
   batch_source& operator=(const batch_source&) = delete;
   virtual ~batch_source() = default;
 
-  /// Called on each stage before the first task of a step. May wait until this process has the data
-  /// of the step, and may throw.
-  virtual void begin(step_id) const {}
+  /// Called on each stage before the first task of a step, with the number of microbatches of all
+  /// replicas. May wait until this process has the data of the step, and may throw.
+  virtual void begin(step_id, std::uint32_t /*microbatches*/) const {}
   /// Must return the same data on every node and at any time. Thread-safe. May throw a
   /// std::exception, which the caller of stage_compute::run() gets as a compute_error.
   virtual microbatch load(step_id step, microbatch_id mb) const = 0;

@@ -105,7 +105,6 @@ stage_compute::impl::impl(const stage_compute_config& config,
     chunk_state state;
     state.module = std::move(chunks[c]);
     state.vs = config_.shape.virtual_stage(config_.stage, chunk_id{c});
-    state.microbatches.resize(config_.shape.microbatches);
     chunks_.push_back(std::move(state));
   }
   // With every placement the chunks of a stage are numbered along the model.
@@ -168,8 +167,9 @@ result<std::unique_ptr<stage_compute>> stage_compute::make(
   return std::unique_ptr<stage_compute>(new stage_compute(std::move(made)));
 }
 
-void stage_compute::begin_step(step_id step, step_purpose purpose) {
-  impl_->begin_step(step, purpose);
+void stage_compute::begin_step(step_id step, step_purpose purpose,
+                               const microbatch_counts& microbatches) {
+  impl_->begin_step(step, purpose, microbatches);
 }
 at::Tensor stage_compute::run(const launch& l, at::Tensor input) {
   return impl_->run(l, std::move(input));

@@ -77,9 +77,8 @@ struct stage_compute_config {
   job::train_options train;
   /// The ranks of this stage; the same group as in make_model_chunk(). Null: one rank.
   std::shared_ptr<rank_group> group = nullptr;
-  /// The number of microbatch 0 among those of all replicas; part of the dropout keys. The batch
-  /// source still numbers from 0.
-  std::uint32_t first_microbatch = 0;
+  /// The batch source and the dropout keys number the microbatches over all replicas.
+  replica_id replica{};
   /// Keeps only the input of a microbatch between F and B; B runs the forward again (Chen et al.,
   /// 2016). The bits are the same.
   bool recompute = false;
@@ -101,7 +100,8 @@ class stage_compute final : public rank_compute {
 
   /// Call before the first step, after apply() or after abort_step(). Throws compute_error if the
   /// batch source throws.
-  void begin_step(step_id step, step_purpose purpose = step_purpose::training) override;
+  void begin_step(step_id step, step_purpose purpose = step_purpose::training,
+                  const microbatch_counts& microbatches = {}) override;
   /// prepare_compute_thread()
   void prepare_thread() override;
 

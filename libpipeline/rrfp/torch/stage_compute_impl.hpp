@@ -86,7 +86,7 @@ class stage_compute::impl {
   impl(const stage_compute_config& config, std::vector<std::unique_ptr<stage_module>> chunks,
        std::shared_ptr<const batch_source> data);
 
-  void begin_step(step_id step, step_purpose purpose);
+  void begin_step(step_id step, step_purpose purpose, const microbatch_counts& microbatches);
   at::Tensor run(const launch& l, at::Tensor input);
   void apply(double scale, double lr);
   void end_without_update();
@@ -103,6 +103,10 @@ class stage_compute::impl {
   void require_folded() const;
   bool has_last_chunk() const;
   bool is_training() const { return purpose_ != step_purpose::evaluation; }
+  /// The microbatch, numbered over all replicas.
+  microbatch_id in_all(microbatch_id mb) const {
+    return microbatch_id{first_microbatch_ + mb.value()};
+  }
 
   std::uint32_t rank() const { return config_.group ? config_.group->rank() : 0; }
   /// Whether this rank reports a parameter at the end of a step.
@@ -187,6 +191,8 @@ class stage_compute::impl {
   loss_scaler scaler_;
   bool is_unscaled_ = false;  ///< the gradients no longer have the factor of the loss
   std::optional<step_id> step_;
+  std::uint32_t microbatches_ = 0;      ///< of this step
+  std::uint32_t first_microbatch_ = 0;  ///< numbered over all replicas
   step_purpose purpose_ = step_purpose::training;
   std::int64_t step_tokens_ = 0;
   std::vector<std::optional<microbatch_loss>> losses_;

@@ -49,7 +49,7 @@ bool stage_compute::impl::has_last_chunk() const {
 
 std::size_t stage_compute::impl::held_microbatches() const {
   std::size_t held = 0;
-  for (std::uint32_t mb = 0; mb < config_.shape.microbatches; ++mb)
+  for (std::uint32_t mb = 0; mb < microbatches_; ++mb)
     held += std::any_of(chunks_.begin(), chunks_.end(), [&](const chunk_state& c) {
       return static_cast<bool>(c.microbatches[mb].stash);
     });
@@ -63,17 +63,26 @@ void stage_compute::impl::fail_for_memory(const std::string& where, const std::s
            "pipeline.recompute = true");
 }
 
-void stage_compute::impl::begin_step(step_id step, step_purpose purpose) {
+void stage_compute::impl::begin_step(step_id step, step_purpose purpose,
+                                     const microbatch_counts& counts) {
   RRFP_CHECK(!step_, "begin_step() before the previous step is applied or aborted");
   meter_.reset_peak();
-  losses_.assign(config_.shape.microbatches, std::nullopt);
+  const auto replica = config_.replica;
+  const auto each = config_.shape.microbatches;
+  microbatches_ = counts.empty() ? each : counts.of(replica);
+  first_microbatch_ = counts.empty() ? replica.value() * each : counts.first_of(replica);
+  losses_.assign(microbatches_, std::nullopt);
   late_losses_.clear();
   is_tie_joined_ = is_unscaled_ = false;
-  for (auto& chunk : chunks_) chunk.folded = 0;
+  for (auto& chunk : chunks_) {
+    chunk.folded = 0;
+    chunk.microbatches.resize(microbatches_);
+  }
   step_ = step;
   purpose_ = purpose;
   if (is_training()) find_trained();
-  guarded(compute_fault::data, "begin", [&] { data_->begin(step); });
+  guarded(compute_fault::data, "begin",
+          [&] { data_->begin(step, counts.empty() ? microbatches_ : counts.total()); });
   if (!has_last_chunk()) return;
   step_tokens_ = guarded(compute_fault::data, "begin", [&] { return data_->step_tokens(step); });
   if (step_tokens_ <= 0) {
@@ -103,7 +112,7 @@ void stage_compute::impl::find_trained() {
 at::Tensor stage_compute::impl::run(const launch& l, at::Tensor input) {
   RRFP_CHECK(step_, "a launch outside a step");
   RRFP_CHECK(l.what.chunk.value() < chunks_.size(), "a launch of a chunk of another stage");
-  RRFP_CHECK(l.what.mb.value() < config_.shape.microbatches, "a launch of an unknown microbatch");
+  RRFP_CHECK(l.what.mb.value() < microbatches_, "a launch of an unknown microbatch");
   const memory_meter::scope metering(meter_);
   const at::AutoGradMode with_grad(is_training());
   if (config_.group) config_.group->set_task(*step_, l);
@@ -142,7 +151,7 @@ class stage_compute::impl::lazy_microbatch final : public microbatch_view {
 
 microbatch stage_compute::impl::load(const task& t, load_function function) const {
   auto batch = guarded(compute_fault::data, to_string(t),
-                       [&] { return std::invoke(function, *data_, *step_, t.mb); });
+                       [&] { return std::invoke(function, *data_, *step_, in_all(t.mb)); });
   if (batch.tokens < 0)
     fail(compute_fault::data, to_string(t),
          "expected tokens >= 0 from the batch source, got " + std::to_string(batch.tokens));
@@ -166,7 +175,8 @@ microbatch stage_compute::impl::to_device(microbatch mb) const {
 }
 
 microbatch_layout stage_compute::impl::load_layout(const task& t) const {
-  return guarded(compute_fault::data, to_string(t), [&] { return data_->layout(*step_, t.mb); });
+  return guarded(compute_fault::data, to_string(t),
+                 [&] { return data_->layout(*step_, in_all(t.mb)); });
 }
 
 at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input, forward_pass pass) {
@@ -244,7 +254,7 @@ at::Tensor stage_compute::impl::call_module(chunk_state& chunk, const task& t,
   in.input = config_.shape.is_first(chunk.vs) ? batch.text().inputs : input;
   if (config_.shape.is_last(chunk.vs)) in.targets = batch.text().targets;
   in.step = *step_;
-  in.mb = microbatch_id{config_.first_microbatch + t.mb.value()};
+  in.mb = in_all(t.mb);
   in.stash = &stash;
   in.batch = &batch;
   in.training = is_training();
@@ -281,7 +291,7 @@ void stage_compute::impl::store_loss(const task& t, double value, std::int64_t t
 void stage_compute::impl::require_folded() const {
   RRFP_CHECK(step_, "the end of a step that has not begun");
   for (const auto& chunk : chunks_) {
-    RRFP_CHECK(chunk.folded == config_.shape.microbatches, "the step is not complete");
+    RRFP_CHECK(chunk.folded == microbatches_, "the step is not complete");
   }
 }
 

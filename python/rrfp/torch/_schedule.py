@@ -132,7 +132,7 @@ class ReadySchedule(PipelineScheduleMulti):
         """One step: forward and backward of all microbatches, whose gradients are in `grad` then.
 
         As in torch's schedules: the first stage passes the arguments, the last one the target, whole, or already
-        split as arg_mbs, kwarg_mbs and target_mbs. `losses` gets the loss of each microbatch. Returns the merged
+        split as arg_mbs, kwarg_mbs and target_mbs: lists of any length, which need not be n_microbatches. `losses` gets the loss of each microbatch. Returns the merged
         outputs on the rank of the last stage, unless return_outputs=False.
         """
         if self._has_backward and self._backward_requires_autograd and not torch.is_grad_enabled():
@@ -146,14 +146,14 @@ class ReadySchedule(PipelineScheduleMulti):
             if not self._has_backward:
                 part.release()
             elif finalize_gradients:
-                part.end(self._n_microbatches if self.scale_grads else 1)
+                part.end(batch.n if self.scale_grads else 1)
         if not any(stage.is_last for stage in self._stages):
             return None
         if losses is not None and self._loss_fn is not None:
-            losses[:] = [batch.losses[mb] for mb in range(self._n_microbatches)]
+            losses[:] = [batch.losses[mb] for mb in range(batch.n)]
         if not return_outputs:
             return None
-        return self._merge_outputs([batch.outputs[mb] for mb in range(self._n_microbatches)])
+        return self._merge_outputs([batch.outputs[mb] for mb in range(batch.n)])
 
     def eval(self, *args, target=None, losses=None, **options):
         """Forwards alone, with no_grad; otherwise as step()."""
@@ -191,26 +191,31 @@ class ReadySchedule(PipelineScheduleMulti):
     # ---- steps
 
     def _batch(self, args, kwargs, target, arg_mbs, kwarg_mbs, target_mbs, loss_kwargs):
-        n = self._n_microbatches
+        n = None  # not known without inputs
         given = {"arg_mbs": arg_mbs, "kwarg_mbs": kwarg_mbs, "target_mbs": target_mbs}
         if any(value is not None for value in given.values()):
             if args or kwargs or target is not None:
                 raise ValueError("step(): expected whole or split inputs, got both")
             for name, value in given.items():
-                if value is not None and (not isinstance(value, (list, tuple)) or len(value) != n):
-                    raise ValueError(f"{name}: expected a list of {n}, got {_size_of(value)}")
+                if value is None:
+                    continue
+                if not isinstance(value, (list, tuple)) or not value or n not in (None, len(value)):
+                    raise ValueError(f"{name}: expected a list of {n or 'microbatches'}, got {_size_of(value)}")
+                n = len(value)
             arg_mbs = [a if isinstance(a, tuple) else (a,) for a in arg_mbs] if arg_mbs is not None else [()] * n
             kwarg_mbs = kwarg_mbs or [{}] * n
         else:
+            n = self._n_microbatches
             arg_mbs, kwarg_mbs = self._split_inputs(args, kwargs)
             for name, value in {"arguments": arg_mbs, "keyword arguments": kwarg_mbs}.items():
                 if len(value) != n:
                     raise ValueError(f"{name}: expected rows for {n} microbatches, got {len(value)}")
             target_mbs = list(torch.tensor_split(target, n)) if target is not None else None
+            n = n if args or kwargs or target is not None else None
         has_last = any(stage.is_last for stage in self._stages)
         if has_last and self._loss_fn is not None and target_mbs is None and self._has_backward:
             raise ValueError("target: expected one on the rank of the last stage, got None")
-        return _Batch(arg_mbs, kwarg_mbs, self._loss_of(target_mbs, loss_kwargs))
+        return _Batch(n, arg_mbs, kwarg_mbs, self._loss_of(target_mbs, loss_kwargs))
 
     def _loss_of(self, target_mbs, loss_kwargs):
         if self._loss_fn is None or target_mbs is None:
@@ -222,7 +227,7 @@ class ReadySchedule(PipelineScheduleMulti):
         for part in self._parts:
             part.batch = batch
         try:
-            figures = self._runtime.step(self._has_backward, False)
+            figures = self._runtime.step(self._has_backward, False, [] if batch.n is None else [batch.n])
             self.last = {name: figures[name] for name in ("step", "ms", "bubble")}
         except Error as e:
             self._kept.raise_as_cause(e)
@@ -288,12 +293,20 @@ class ReadySchedule(PipelineScheduleMulti):
 class _Batch:
     """The inputs and results of a step that is running, by microbatch."""
 
-    def __init__(self, args, kwargs, loss_of):
+    def __init__(self, n, args, kwargs, loss_of):
+        self.n = n  # None until the step begins, where it has no inputs
         self.args, self.kwargs = args, kwargs
         self.loss_of = loss_of
         self.keeps_outputs = True
         self.outputs = {}
         self.losses = {}
+
+    def adopt(self, n):
+        """Takes the number of microbatches that the rank of the first stage has given."""
+        if self.n is None:
+            self.n, self.args, self.kwargs = n, [()] * n, [{}] * n
+        elif self.n != n:
+            raise ValueError(f"step(): expected {n} microbatches, as on the rank of the first stage, got {self.n}")
 
 
 def _placement_of(stages, total):

@@ -26,11 +26,12 @@ class WatchedRank(Rank):
         self._seen = set()
         self._watch = None
 
-    def begin(self, step, trains):
+    def begin(self, step, trains, counts):
+        self.parts[0].batch.adopt(counts[0])
         is_new = trains not in self._seen and not self._is_compiled
         self._seen.add(trains)
         self._watch = _Watch(self._ranks) if is_new else None
-        super().begin(step, trains)
+        super().begin(step, trains, counts)
 
     def run(self, *task):
         if self._watch is None:

@@ -55,7 +55,7 @@ class range_check {
   }
   void check(stage_id& x) { below("stage", x.value(), run_.shape.stages); }
   void check(chunk_id& x) { below("chunk", x.value(), run_.shape.chunks); }
-  void check(microbatch_id& x) { below("microbatch", x.value(), run_.shape.microbatches); }
+  void check(microbatch_id& x) { below("microbatch", x.value(), microbatches_max); }
   void check(rank_id& x) { below("rank", x.value(), run_.ranks); }
   void check(replica_id& x) { below("replica", x.value(), run_.replicas); }
   void check(node_id& x) { below("node", x.value(), run_.nodes); }
@@ -63,12 +63,12 @@ class range_check {
   void check(launch_seq&) {}
   /// Microbatches of losses are numbered over all replicas.
   void check(compute::microbatch_loss& x) {
-    below("microbatch", x.mb.value(), std::uint64_t{run_.shape.microbatches} * run_.replicas);
+    below("microbatch", x.mb.value(), std::uint64_t{microbatches_max} * run_.replicas);
   }
   /// Its first microbatch may be the one after the last, if it is empty.
   void check(fold_range& x) {
     below("the end of the folds", std::uint64_t{x.first.value()} + x.count,
-          std::uint64_t{run_.shape.microbatches} + 1);
+          std::uint64_t{microbatches_max} + 1);
   }
 
   // Rules between the members of one type.
@@ -85,12 +85,16 @@ class range_check {
           std::uint64_t(task_kind::weight));
   }
   void check_together(const stage_snapshot& x) {
-    equal("microbatches", x.microbatches, run_.shape.microbatches);
-    equal("progress", x.progress.size(), tasks());
+    below("microbatches", x.microbatches, std::uint64_t{microbatches_max} + 1);
+    equal("progress", x.progress.size(), std::uint64_t{run_.shape.chunks} * x.microbatches);
+  }
+  void check_together(const microbatch_counts& x) {
+    equal("the counts of microbatches", x.by_replica.size(), run_.replicas);
+    for (const auto count : x.by_replica)
+      below("microbatches", count, std::uint64_t{microbatches_max} + 1);
   }
   void check_together(const stage_state& x) { equal("ages", x.ages.size(), x.core.running.size()); }
 
-  std::uint64_t tasks() const { return std::uint64_t{run_.shape.chunks} * run_.shape.microbatches; }
   void below(const char* what, std::uint64_t got, std::uint64_t end) {
     if (got >= end) note(what, "less than " + std::to_string(end), got);
   }

@@ -50,6 +50,7 @@ struct state_restored {};
 struct begin_step {
   step_id step;
   compute::step_purpose purpose = compute::step_purpose::training;
+  microbatch_counts microbatches = {};
 };
 /// The input of a task has arrived on a rank.
 struct arrived {
@@ -130,6 +131,7 @@ struct step_over {
 /// Local. The next thing to do, in a session with on_request.
 struct demand {
   job_demand wanted = job_demand::train;
+  microbatch_counts microbatches = {};
 };
 /// Between two steps: copy all tensors, and write them into the folder of the save.
 struct take_snapshot {
@@ -265,7 +267,7 @@ struct job_ended {
 
 auto fields(auto f, restore_state&) { return f(); }
 auto fields(auto f, state_restored&) { return f(); }
-auto fields(auto f, begin_step& x) { return f(x.step, x.purpose); }
+auto fields(auto f, begin_step& x) { return f(x.step, x.purpose, x.microbatches); }
 auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank); }
 auto fields(auto f, run_launch& x) { return f(x.step, x.launched); }
 auto fields(auto f, launch_done& x) {

@@ -22,15 +22,8 @@
 
 namespace rrfp::actors {
 
-/// The task with its microbatch numbered over all replicas, as injected delays, sizes and batches
-/// are.
-inline task numbered(const pipeline_shape& shape, replica_id replica, task t) {
-  t.mb = microbatch_id{replica.value() * shape.microbatches + t.mb.value()};
-  return t;
-}
-
-/// The time of a task, in milliseconds; the microbatch as in numbered().
-using task_time = std::function<double(step_id, stage_id, rank_id, const task&)>;
+/// The time of a task, in milliseconds.
+using task_time = std::function<double(step_id, const rank_address&, const task&)>;
 
 class copy_exchange;
 

@@ -114,7 +114,9 @@ caf::behavior job_actor::make_behavior() {
       },
       [this](const interrupted& m) { feed(job_event::interrupted{m.again}); },
       [this](const drain_asked& m) { feed(job_event::drain_asked{m.node}); },
-      [this](const demand& m) { feed(job_event::demanded{m.wanted}); },
+      [this](demand& m) {
+        feed(job_event::demanded{m.wanted, std::move(m.microbatches)});
+      },
       [this](report_requested& m) { feed(job_event::report_requested{std::move(m.why)}); },
       [this](const timer_over& m) { on_timer_over(m); },
   };
@@ -181,7 +183,12 @@ void job_actor::carry_out(const job_action::begin_step& a) {
                        : a.accumulates       ? compute::step_purpose::accumulation
                                              : compute::step_purpose::training;
   totals_.begin_step(a.step, purpose, setup_.context->now());
-  send_to_stages(begin_step{a.step, purpose});
+  const auto& context = *setup_.context;
+  auto microbatches = a.microbatches;
+  if (microbatches.empty() && setup_.microbatches) microbatches = setup_.microbatches(a.step);
+  if (microbatches.empty())
+    microbatches = microbatch_counts::equal(context.replicas, context.shape.microbatches);
+  send_to_stages(begin_step{a.step, purpose, std::move(microbatches)});
 }
 
 void job_actor::carry_out(const job_action::add_up& a) {

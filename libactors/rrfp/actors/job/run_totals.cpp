@@ -52,7 +52,7 @@ void run_totals::record(stage_step_ended m) {
 result<apply_update> run_totals::add_up() {
   auto& s = summary_;
   std::vector<compute::parameter_norm> norms;
-  std::int64_t first = outcomes_.begin()->second.first_begin;
+  auto first = std::numeric_limits<std::int64_t>::max();
   std::int64_t last = 0;
   std::int64_t busy = 0;
   double loss_sum = 0;
@@ -68,7 +68,7 @@ result<apply_update> run_totals::add_up() {
       s.tokens += l.tokens;
       s.losses.push_back(l);
     }
-    first = std::min(first, o.first_begin);
+    if (o.last_end != 0) first = std::min(first, o.first_begin);  // else it had no task
     last = std::max(last, o.last_end);
     busy += o.busy;
     add_to_stage(o);

@@ -25,11 +25,12 @@ std::string text_of(const action& a) {
 
 stage_ledger::stage_ledger(const stage_config& config)
     : shape_(config.shape), ranks_(config.ranks) {
-  begin(step_id{0});
+  begin(step_id{0}, shape_.microbatches);
 }
 
-void stage_ledger::begin(step_id step) {
+void stage_ledger::begin(step_id step, std::uint32_t microbatches) {
   step_ = step;
+  shape_.microbatches = microbatches;
   inputs_.assign(std::size_t{2} * shape_.chunks * shape_.microbatches, {});
   decided_at_.clear();
 }

@@ -23,7 +23,7 @@ class stage_ledger {
 
   explicit stage_ledger(const stage_config& config);
 
-  void begin(step_id step);
+  void begin(step_id step, std::uint32_t microbatches);
   /// Records an input. Returns the time from its arrival on the first rank to that on the last one;
   /// nothing if it has not arrived on all ranks yet.
   std::optional<std::int64_t> arrive(const input_arrived& input, std::int64_t now);
@@ -45,7 +45,7 @@ class stage_ledger {
     std::int64_t first = 0;
   };
 
-  const pipeline_shape shape_;
+  pipeline_shape shape_;  ///< of the step
   const std::uint32_t ranks_;
   step_id step_;
   std::vector<input_record> inputs_;      ///< by 2 * index() + is F

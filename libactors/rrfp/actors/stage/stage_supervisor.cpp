@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <stdexcept>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -35,7 +36,7 @@ caf::behavior stage_supervisor::make_behavior() {
       [this](const restore_state& m) { send_to_ranks(m); },
       [this](const state_restored& m) { post(job_, m); },
       [this](const begin_step& m) { guarded([&] { begin(m); }); },
-      [this](const arrived& m) { on_arrived(m); },
+      [this](const arrived& m) { guarded([&] { on_arrived(m); }); },
       [this](const launch_done& m) { on_launch_done(m); },
       [this](decide_now) {
         decision_requested_ = false;
@@ -95,13 +96,15 @@ void stage_supervisor::begin(const begin_step& m) {
   phase_ = stage_phase::running;
   step_ = step;
   const auto weight_pieces = pieces_of_next_step();
-  ledger_.begin(step);
+  const auto microbatches = m.microbatches.of(replica_);
+  ledger_.begin(step, microbatches);
   outcome_ = {};
   times_.assign(ranks_.size(), {});
   if (context_->on_step_begun) context_->on_step_begun(step);
   step_began begun{.step = step, .weight_pieces = weight_pieces};
+  if (microbatches != context_->shape.microbatches) begun.microbatches = microbatches;
   if (slot_bytes_)
-    for (std::uint32_t mb = 0; mb < context_->shape.microbatches; ++mb)
+    for (std::uint32_t mb = 0; mb < microbatches; ++mb)
       begun.slot_bytes.push_back(slot_bytes_(step, microbatch_id{mb}));
   notify_core(begun);
   send_to_ranks(m);
@@ -130,6 +133,9 @@ void stage_supervisor::on_arrived(const arrived& m) {
     early_.push_back(m);
     return;
   }
+  if (m.mb.value() >= core_.microbatches())
+    throw std::runtime_error(fmt::format("{}: an input of microbatch {}: expected less than {}",
+                                         to_string(m.step), m.mb.value(), core_.microbatches()));
   const input_arrived input{m.kind, m.mb, m.chunk, m.rank};
   notify_core(input);
   const auto now = context_->now();

@@ -57,11 +57,10 @@ class execution {
     done_.begin = context.now();
     output_ = rank->compute->run(run_.launched, std::move(input_));
     const auto time_of = [&](const task_time& f) {
-      const auto& at = rank->address;
       const auto& l = run_.launched;
       if (!f) return std::int64_t{0};
-      const auto t = numbered(context.shape, at.replica, l.what);
-      return std::int64_t{l.piece.share_of(from_ms(f(run_.step, at.stage, at.rank, t)).count())};
+      const auto ms = f(run_.step, rank->address, l.what);
+      return std::int64_t{l.piece.share_of(from_ms(ms).count())};
     };
     done_.delay = time_of(context.delay);
     const auto stays_busy = done_.delay + time_of(context.emulated_time);
@@ -123,8 +122,6 @@ std::string tp_rank_setup::name() const {
 
 tp_rank::tp_rank(caf::actor_config& config, tp_rank_setup setup)
     : actor_base(config), setup_(std::make_shared<const tp_rank_setup>(std::move(setup))) {
-  const auto& shape = setup_->context->shape;
-  inputs_.resize(std::size_t{2} * shape.chunks * shape.microbatches);
   setup_->device->post([rank = setup_] { rank->compute->prepare_thread(); });
   on_exception(this, [rank = setup_](const std::string& why) {
     post(rank->supervisor, failed{{rank->name() + ": " + why, error_kind::failed}});
@@ -188,14 +185,13 @@ void tp_rank::on_tensor(message& m) {
     return;
   }
   const auto& shape = setup_->context->shape;
-  if (h.mb.value() >= shape.microbatches || h.chunk.value() >= shape.chunks)
+  if (h.mb.value() >= microbatches_max || h.chunk.value() >= shape.chunks)
     return post(
         setup_->supervisor,
-        failed{
-            {fmt::format(
-                 "{}: a tensor came for microbatch {} of chunk {}: expected less than {} and {}",
-                 setup_->name(), h.mb.value(), h.chunk.value(), shape.microbatches, shape.chunks),
-             error_kind::failed}});
+        failed{{fmt::format(
+                    "{}: a tensor came for microbatch {} of chunk {}: expected less than {} and {}",
+                    setup_->name(), h.mb.value(), h.chunk.value(), microbatches_max, shape.chunks),
+                error_kind::failed}});
   const bool forward = h.kind == payload::activation;
   auto& input = input_of(forward, h.mb, h.chunk);
   RRFP_CHECK(!input.tensor.defined(), "an input arrives once");
@@ -206,14 +202,19 @@ void tp_rank::on_tensor(message& m) {
 }
 
 tp_rank::waiting_input& tp_rank::input_of(bool forward, microbatch_id mb, chunk_id chunk) {
-  return inputs_[2 * setup_->context->shape.index(mb, chunk) + (forward ? 1 : 0)];
+  const auto chunks = setup_->context->shape.chunks;
+  const auto at = 2 * (std::size_t{mb.value()} * chunks + chunk.value()) + (forward ? 1 : 0);
+  // The inputs of a step may arrive before it begins here and says how many there are.
+  if (at >= inputs_.size()) inputs_.resize(std::size_t{2} * chunks * (mb.value() + 1));
+  return inputs_[at];
 }
 
 void tp_rank::begin(const begin_step& m) {
   const auto step = m.step;
   purpose_ = m.purpose;
   setup_->device->begin_step(step);
-  on_device(setup_, [m, rank = setup_] { rank->compute->begin_step(m.step, m.purpose); });
+  on_device(setup_,
+            [m, rank = setup_] { rank->compute->begin_step(m.step, m.purpose, m.microbatches); });
   launched_ = 0;
   collective_ns_before_ = setup_->counters->collective_ns.value();
   named_input_.reset();
@@ -222,7 +223,8 @@ void tp_rank::begin(const begin_step& m) {
   const auto first = shape.at(virtual_stage_id{0});
   if (first.stage != setup_->address.stage) return;
   // F loads its own data, so the first stage's inputs count as arrived.
-  for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
+  const auto microbatches = m.microbatches.of(setup_->address.replica);
+  for (std::uint32_t mb = 0; mb < microbatches; ++mb)
     post(setup_->supervisor,
          arrived{step, task_kind::forward, microbatch_id{mb}, first.chunk, setup_->address.rank});
 }
