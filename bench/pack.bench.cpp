@@ -83,7 +83,7 @@ void measure(const data_kind& kind, const pack_options& options) {
   const auto began = std::chrono::steady_clock::now();
   auto packing = packer::make(samples, options);
   std::vector<packed_step> steps;
-  while (auto step = packing.value().next()) steps.push_back(*std::move(step));
+  while (packing.value().position().epoch == 0) steps.push_back(packing.value().next());
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
   double of_microbatches = 0, of_replicas = 0, worst = 0, work_sum = 0, kept_sum = 0;
   std::size_t microbatches = 0;

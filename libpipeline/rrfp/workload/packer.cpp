@@ -99,12 +99,13 @@ status check_samples(std::span<const sample_work> samples, std::uint64_t max_tok
       return fail("at most max_tokens = " + std::to_string(max_tokens) + " tokens, got " +
                   std::to_string(s.tokens));
     if (!std::isfinite(s.work) || s.work < 0)
-      return fail("a finite cost >= 0, got " + std::to_string(s.work));
+      return error{"cost of samples[" + std::to_string(i) +
+                   "]: expected a finite number >= 0, got " + std::to_string(s.work)};
   }
   return success();
 }
 
-status check_options(const pack_options& o) {
+status check_options(const pack_options& o, std::size_t samples) {
   if (o.replicas == 0) return error{"replicas: expected an integer >= 1, got 0"};
   if (o.batch_size != 0 && o.batch_tokens != 0)
     return error{"batch_tokens: expected None with batch_size, got " +
@@ -116,6 +117,9 @@ status check_options(const pack_options& o) {
         std::to_string(o.delay)};
   if (o.drop_last && o.batch_size == 0)
     return error{"drop_last: expected False without batch_size, got True"};
+  if (o.drop_last && o.batch_size > samples)
+    return error{"batch_size: expected at most the " + std::to_string(samples) +
+                 " samples with drop_last, got " + std::to_string(o.batch_size)};
   if (times(o.replicas, std::max(o.microbatches, 1U)) > microbatches_of_step_max)
     return error{"microbatches: expected replicas * microbatches <= " +
                  std::to_string(microbatches_of_step_max) + ", got " + std::to_string(o.replicas) +
@@ -139,8 +143,8 @@ std::optional<packed_replicas> pack_step(std::span<const sample_work> samples,
 }
 
 result<packer> packer::make(std::vector<sample_work> samples, const pack_options& options) {
-  if (auto valid = check_options(options); !valid) return valid.failure();
   if (auto valid = check_samples(samples, options.max_tokens); !valid) return valid.failure();
+  if (auto valid = check_options(options, samples.size()); !valid) return valid.failure();
   return packer{std::move(samples), options};
 }
 
@@ -247,17 +251,13 @@ std::optional<packed_replicas> packer::pack(const std::vector<std::uint32_t>& sa
   return step;
 }
 
-std::optional<packed_step> packer::next() {
-  if (is_over(position_)) {
-    position_ = {.epoch = position_.epoch + 1};
-    order_epoch();
-    return std::nullopt;
-  }
+bool packer::is_over(const pack_position& p) const {
+  const auto left = samples_.size() - p.next + p.held.size();
+  return left == 0 || (options_.drop_last && left < options_.batch_size);
+}
+
+packed_step packer::next() {
   auto taken = take(samples_.size());
-  if (options_.drop_last && is_over(taken.after) && taken.samples.size() < options_.batch_size) {
-    position_ = std::move(taken.after);
-    return next();
-  }
   auto packed = pack(taken.samples);
   if (!packed) {
     // The most samples that fit: one in each microbatch always does.
@@ -275,6 +275,10 @@ std::optional<packed_step> packer::next() {
   }
   RRFP_CHECK(packed, "the samples fit");
   position_ = std::move(taken.after);
+  if (is_over(position_)) {
+    position_ = {.epoch = position_.epoch + 1};
+    order_epoch();
+  }
   for (auto& parts : *packed) {
     for (auto& part : parts) std::sort(part.begin(), part.end());
     std::sort(parts.begin(), parts.end());
@@ -287,7 +291,7 @@ status packer::go_to(pack_position position) {
   const auto fail = [](const std::string& what) -> status {
     return error{"state: expected " + what};
   };
-  if (position.next > count)
+  if (position.next > count || is_over(position))
     return fail("a place in an epoch of " + std::to_string(count) + " samples, got " +
                 std::to_string(position.next));
   for (const auto& h : position.held) {

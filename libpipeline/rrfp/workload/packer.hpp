@@ -84,9 +84,9 @@ class packer {
   /// finite, options out of range.
   static result<packer> make(std::vector<sample_work> samples, const pack_options& options);
 
-  /// The next step of the epoch. Nothing after the last one: then the packer is at the beginning of
-  /// the next epoch. Each sample occurs once in an epoch (but for drop_last).
-  std::optional<packed_step> next();
+  /// The next step. After the last one of an epoch the position is the beginning of the next epoch.
+  /// Each sample occurs once in an epoch (but for drop_last).
+  packed_step next();
 
   const pack_position& position() const { return position_; }
   /// Error: a position of other samples.
@@ -106,7 +106,8 @@ class packer {
 
   /// At most `samples_max` samples, but all outliers that are due.
   taken_samples take(std::size_t samples_max) const;
-  bool is_over(const pack_position& p) const { return p.next == samples_.size() && p.held.empty(); }
+  /// Whether no step of the epoch is left.
+  bool is_over(const pack_position& p) const;
   bool is_full(const taken_samples& taken, std::uint64_t tokens, std::uint32_t sample) const;
   std::optional<packed_replicas> pack(const std::vector<std::uint32_t>& samples) const;
   void order_epoch();
