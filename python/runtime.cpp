@@ -23,6 +23,7 @@
 #include "analysis.hpp"
 #include "gil.hpp"
 #include "order.hpp"
+#include "packing.hpp"
 #include "rank.hpp"
 #include "simulation.hpp"
 #include "timeline.hpp"
@@ -348,6 +349,7 @@ PYBIND11_MODULE(_runtime, m) {
         return rows_of(value_of(without_gil([&] { return simulate_job(job, settings, steps); })));
       },
       py::arg("job"), py::arg("settings"), py::arg("steps"));
+  add_packing(m);
   py::class_<analysis>(m, "Analysis")
       .def(py::init([](const std::vector<std::string>& files, double backward_share) {
              return value_of(without_gil([&] { return analysis::make(files, backward_share); }));

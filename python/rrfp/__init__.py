@@ -14,11 +14,12 @@ import importlib
 from . import _runtime
 from ._analysis import Analysis, analyze
 from ._errors import Error
+from ._packing import CostModel, Imbalance, PackedStep, Packing, pack
 from ._simulation import Simulation, simulate
 
 __version__ = _runtime.version
 policies = _runtime.policies
-for public in (Analysis, Error, Simulation, analyze, simulate):
+for public in (Analysis, CostModel, Error, Imbalance, PackedStep, Packing, Simulation, analyze, pack, simulate):
     public.__module__ = __name__  # the name that a traceback prints
 del public
 
@@ -29,6 +30,7 @@ _with_torch = {
     "from_pretrained": "_transformers",
     "from_transformers": "_transformers",
     "measure_layers": "_transformers",
+    "pack_microbatch": "_packed_batch",
     "reduce_from_ranks": "_parallel",
 }
 
@@ -60,7 +62,11 @@ def keyed_generator(seed, step, microbatch, stage):
 
 __all__ = [
     "Analysis",
+    "CostModel",
     "Error",
+    "Imbalance",
+    "PackedStep",
+    "Packing",
     "Pipeline",
     "Simulation",
     "StepResult",
@@ -70,6 +76,8 @@ __all__ = [
     "from_transformers",
     "keyed_generator",
     "measure_layers",
+    "pack",
+    "pack_microbatch",
     "policies",
     "reduce_from_ranks",
     "simulate",

@@ -240,6 +240,28 @@ TEST_CASE("texts with pictures train to the same bits on any nodes") {
   CHECK(bits_of(job, 2, {narrow}) == bits_of(job, 1, {narrow, jitter}));
 }
 
+TEST_CASE("samples packed by cost train to the same bits on any nodes, and to the same losses") {
+  const job_file job{pictures_text};
+  const settings in_order{"data.microbatch_size=2", "model.dropout=0"};
+  const settings by_cost{"data.pack=cost"};
+  const auto alone = bits_of(job, 1, {in_order, by_cost});
+  CHECK(bits_of(job, 2, {in_order, by_cost, jitter}) == alone);
+  CHECK(bits_of(job, 3,
+                {in_order, by_cost, {"dispatch.mode=in-order", "dispatch.policy=one_f_one_b"}}) ==
+        alone);
+  // A step has the same samples in either way, and in replicas; only the sums differ.
+  CHECK(alone.loss == Approx(bits_of(job, 1, {in_order}).loss).epsilon(1e-4));
+  const settings copies{"pipeline.replicas=2", "pipeline.microbatches=3", "pipeline.stages=4"};
+  const auto replicas = bits_of(job, 1, {in_order, by_cost, copies});
+  CHECK(bits_of(job, 4, {in_order, by_cost, copies, jitter}) == replicas);
+  CHECK(replicas.loss == Approx(alone.loss).epsilon(1e-4));
+  // The packed microbatches are admitted in the order of their sizes.
+  const settings sorted{"dispatch.admission=small_large_small"};
+  const auto sorted_alone = bits_of(job, 1, {in_order, by_cost, sorted});
+  CHECK(bits_of(job, 2, {in_order, by_cost, sorted, jitter}) == sorted_alone);
+  CHECK(sorted_alone.loss == Approx(alone.loss).epsilon(1e-4));
+}
+
 TEST_CASE("64 ranks train in four processes") {
   const job_file job;
   const settings many{"pipeline.stages=16", "pipeline.tp=4", "model.layers=16", "train.steps=1"};

@@ -259,6 +259,20 @@ TEST_CASE("Keys about images must fit the data") {
         "x.toml:5: data.blind: requires data.images or data.shapes, got neither");
 }
 
+TEST_CASE("Windows of a text are not packed by cost") {
+  const auto train = [](const std::string& more) {
+    return refusal("[model]\nvocabulary = 258\n[data]\npack = \"cost\"\n" + more,
+                   {"vision.layers=1"}, job_use::train);
+  };
+  CHECK(train("shapes = 3") == "accepted");
+  CHECK(train("shapes = 3\n[eval]\ntext = \".\"") == "accepted");
+  CHECK(train("text = \".\"") ==
+        "x.toml:4: data.pack: \"cost\" expects data.jsonl, data.tokens, data.images or "
+        "data.shapes, whose sequences differ in length, got data.text");
+  CHECK(refusal("[data]\npack = \"size\"", {}, job_use::train) ==
+        "x.toml:2: data.pack: expected \"order\" or \"cost\", got \"size\"");
+}
+
 TEST_CASE("An override's path is relative to the current folder") {
   const scratch_folder folder;
   const auto path = folder.write("job.toml", "[data]\ntext = \"a.txt\"\n");

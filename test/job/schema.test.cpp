@@ -35,6 +35,7 @@ value other_value(const key& k) {
                                  value{std::string{"nccl"}},
                                  value{std::string{"lines"}},
                                  value{std::string{"small_large_small"}},
+                                 value{std::string{"cost"}},
                                  value{std::string{"apart"}},
                                  value{std::string{"chunk"}},
                                  value{std::string{"layers"}},

@@ -96,19 +96,20 @@ class torch_job final : public job_model {
     const auto all =
         std::min(unread, std::min(job_.train.steps, steps_max) * microbatches * samples);
     std::uint64_t decoded = 0;
-    for (std::uint64_t n = 0; decoded < all; ++n) {
+    // Whole steps, whose microbatches may have other samples than their places say.
+    for (std::uint64_t n = 0; decoded < all || n % microbatches != 0; ++n) {
       if (std::chrono::steady_clock::now() >= end)
         return fmt::format(
             "images: decoded {} of {} samples in {:g} s, in the order of the run; {} are not "
             "checked\n",
             decoded, all, limit.count(), all - decoded);
       try {
-        training_->load(step_id{n / microbatches},
-                        microbatch_id{static_cast<std::uint32_t>(n % microbatches)});
+        const auto batch = training_->load(
+            step_id{n / microbatches}, microbatch_id{static_cast<std::uint32_t>(n % microbatches)});
+        decoded = std::min(all, decoded + batch.lengths.size());
       } catch (const std::exception& e) {
         return job::blame(job_, job::key_of(job_.data), e.what());
       }
-      decoded = std::min(all, decoded + samples);
     }
     return all == 0 ? std::string{} : fmt::format("images: decoded all {} samples\n", all);
   }
@@ -172,6 +173,10 @@ class torch_framework final : public framework {
     config.data = d;
     config.seed = j.train.seed;
     config.microbatches = j.pipeline.microbatches * j.pipeline.replicas;
+    if (d.pack == job::sample_packing::cost) {
+      config.replicas = j.pipeline.replicas;
+      config.model = j.model;
+    }
     config.vocabulary = j.model.vocabulary;
     config.patch = j.model.vision.patch;
     config.image_token = j.model.vision.image_token;

@@ -246,6 +246,11 @@ std::vector<chunk_estimate> estimate(const job::model_options& model, const micr
   return chunks;
 }
 
+double training_flops(const job::model_options& model, const microbatch_layout& mb) {
+  const auto whole = estimate(model, mb, {job::all_layers_of(model)}).front();
+  return whole.forward_flops + whole.backward_flops + whole.weight_flops;
+}
+
 std::uint64_t slot_bytes(const std::vector<chunk_estimate>& chunks, const pipeline_shape& shape,
                          stage_id stage) {
   std::uint64_t bytes = 0;

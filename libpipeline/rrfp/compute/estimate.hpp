@@ -53,6 +53,10 @@ std::vector<chunk_estimate> estimate(const job::model_options& model, const micr
                                      const std::vector<std::uint32_t>& cut, std::uint32_t ranks = 1,
                                      bool recompute = false);
 
+/// The FLOPs of all tasks of a microbatch, over the whole model: the sum of those of its sequences
+/// and images, each by itself.
+double training_flops(const job::model_options& model, const microbatch_layout& mb);
+
 /// Upper bound of the bytes that a microbatch holds on a stage: the sum over the stage's chunks of
 /// the larger of activation_bytes and pending_weight_bytes.
 std::uint64_t slot_bytes(const std::vector<chunk_estimate>& chunks, const pipeline_shape& shape,

@@ -5,6 +5,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <rrfp/compute/estimate.hpp>
+#include <rrfp/workload/packer.hpp>
+
 namespace rrfp::data {
 
 void set_targets(std::span<const std::int64_t> inputs, std::span<std::int64_t> targets,
@@ -15,12 +18,42 @@ void set_targets(std::span<const std::int64_t> inputs, std::span<std::int64_t> t
 }
 
 packed_source::packed_source(const source_config& config, std::unique_ptr<const sample_set> samples)
-    : microbatches_(config.microbatches),
+    : config_(config),
+      microbatches_(config.microbatches),
       microbatch_size_(config.data.microbatch_size),
       samples_(std::move(samples)),
       order_(samples_->count(), config.seed, config.data.order) {}
 
+std::vector<std::uint32_t> packed_source::samples_of(step_id step) const {
+  const auto places = microbatches_ * microbatch_size_;
+  return order_.at(step.value() * places, places);
+}
+
+packed_source::microbatch_samples packed_source::balanced(step_id step) const {
+  const auto samples = samples_of(step);
+  std::vector<workload::sample_work> work;
+  for (const auto n : samples)
+    work.push_back(
+        {samples_->size(n).tokens, compute::training_flops(config_.model, layout_of({n}))});
+  const auto each = static_cast<std::uint32_t>(microbatches_ / config_.replicas);
+  const auto packed = workload::pack_step(work, config_.replicas, each,
+                                          microbatch_size_ * config_.data.sequence_length);
+  microbatch_samples made(microbatches_);
+  for (std::size_t mb = 0; mb < made.size(); ++mb) {
+    if (packed) {
+      for (const auto i : (*packed)[mb / each][mb % each]) made[mb].push_back(samples[i]);
+    } else {
+      const auto first = samples.begin() + static_cast<std::ptrdiff_t>(mb * microbatch_size_);
+      made[mb].assign(first, first + static_cast<std::ptrdiff_t>(microbatch_size_));
+    }
+  }
+  return made;
+}
+
 std::vector<std::uint32_t> packed_source::samples_of(step_id step, microbatch_id mb) const {
+  // Windows have equal work.
+  if (config_.data.pack == job::sample_packing::cost && !samples_->are_windows())
+    return (*balanced_.at(step.value(), [&] { return balanced(step); }))[mb.value()];
   return order_.at((step.value() * microbatches_ + mb.value()) * microbatch_size_,
                    microbatch_size_);
 }
@@ -56,8 +89,13 @@ compute::microbatch packed_source::load(step_id step, microbatch_id mb, bool wit
 }
 
 compute::microbatch_layout packed_source::layout(step_id step, microbatch_id mb) const {
+  return layout_of(samples_of(step, mb));
+}
+
+compute::microbatch_layout packed_source::layout_of(
+    const std::vector<std::uint32_t>& samples) const {
   compute::microbatch_layout layout;
-  for (const auto n : samples_of(step, mb)) {
+  for (const auto n : samples) {
     layout.lengths.push_back(samples_->size(n).tokens);
     samples_->append_image_sizes(n, layout.images);
   }
@@ -66,8 +104,7 @@ compute::microbatch_layout packed_source::layout(step_id step, microbatch_id mb)
 
 std::int64_t packed_source::step_tokens(step_id step) const {
   std::int64_t tokens = 0;
-  const auto places = microbatches_ * microbatch_size_;
-  for (const auto n : order_.at(step.value() * places, places)) tokens += samples_->size(n).counted;
+  for (const auto n : samples_of(step)) tokens += samples_->size(n).counted;
   return tokens;
 }
 

@@ -1,12 +1,15 @@
 /// Makes microbatches of samples, packed without padding.
 ///
-/// Sequence s of microbatch mb of step k has position (k * microbatches + mb) * microbatch_size + s
-/// in the run; epoch_order maps positions to samples.
+/// Step k has the positions from k * microbatches * microbatch_size on; epoch_order maps positions
+/// to samples. In their order, each microbatch has microbatch_size of them. With data.pack = "cost"
+/// the same samples are divided so that the microbatches have about equal work, and at most as many
+/// tokens as microbatch_size whole sequences.
 #pragma once
 
 #include <memory>
 
 #include <rrfp/data/source.hpp>
+#include <rrfp/simulate/last_steps.hpp>
 
 #include "epoch_order.hpp"
 #include "sample_set.hpp"
@@ -34,11 +37,20 @@ class packed_source final : public source {
  private:
   compute::microbatch load(step_id step, microbatch_id mb, bool with_images) const;
   std::vector<std::uint32_t> samples_of(step_id step, microbatch_id mb) const;
+  std::vector<std::uint32_t> samples_of(step_id step) const;
+  compute::microbatch_layout layout_of(const std::vector<std::uint32_t>& samples) const;
 
+  using microbatch_samples = std::vector<std::vector<std::uint32_t>>;
+
+  /// Of equal work, those of each replica together.
+  microbatch_samples balanced(step_id step) const;
+
+  const source_config config_;
   const std::uint64_t microbatches_;
   const std::uint64_t microbatch_size_;
   const std::unique_ptr<const sample_set> samples_;
   const epoch_order order_;
+  mutable simulate::last_steps<microbatch_samples> balanced_;
 };
 
 }  // namespace rrfp::data

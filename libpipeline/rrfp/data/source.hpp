@@ -25,6 +25,9 @@ struct source_config {
   std::uint64_t seed = 1;
   /// Microbatches of a step, over all replicas.
   std::uint32_t microbatches = 1;
+  /// Only for data.pack = "cost": it divides `microbatches`, and the model's FLOPs are the work.
+  std::uint32_t replicas = 1;
+  job::model_options model = {};
   /// Size of the vocabulary of the model; data with larger ids is refused.
   std::uint32_t vocabulary = 256;
   /// Side of a patch in pixels; images are scaled to multiples of it.

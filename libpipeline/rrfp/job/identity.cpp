@@ -10,7 +10,8 @@ namespace rrfp::job {
 namespace {
 
 /// Counted over all replicas: how the replicas share the microbatches of a step changes only the
-/// order of the sums.
+/// order of the sums. (With data.pack = "cost" also which samples share a microbatch, and so a
+/// dropout mask.)
 constexpr std::string_view microbatches_of_a_step = "pipeline.microbatches";
 
 constexpr std::array<std::string_view, 3> identity_sections{"model", "vision", "data"};

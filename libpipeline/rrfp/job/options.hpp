@@ -170,6 +170,10 @@ enum class too_long : std::uint8_t { stop, cut, skip };
 /// `shuffled`: a new order for each epoch.
 enum class sample_order : std::uint8_t { shuffled, file };
 
+/// How the samples of a step are divided among its microbatches: in their order, or so that
+/// microbatches and replicas have about equal work.
+enum class sample_packing : std::uint8_t { order, cost };
+
 /// How text becomes tokens.
 enum class tokenizer_kind : std::uint8_t { bytes };
 
@@ -197,6 +201,7 @@ struct data_options {
   std::uint32_t sequence_length = 128;
   too_long when_too_long = too_long::stop;
   sample_order order = sample_order::shuffled;
+  sample_packing pack = sample_packing::order;
   bad_samples when_bad = bad_samples::stop;
   /// Maximum length of an image's longer side, in pixels; larger images are scaled down to it.
   std::uint32_t image_side_max = 256;

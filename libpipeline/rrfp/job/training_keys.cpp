@@ -119,7 +119,7 @@ void add_data(std::vector<key>& table) {
   keys.text("text_key", &o::text_key, path_rule::none, "text",
             "Key of the text in the objects of `jsonl` and `images`.");
   keys.integer("microbatch_size", &o::microbatch_size, {1, 65536}, "sequences",
-               "Number of sequences in a microbatch.");
+               "Number of sequences in a microbatch; with `pack = \"cost\"` on average.");
   keys.integer("sequence_length", &o::sequence_length, {1, 1 << 20}, "tokens",
                "Length of a window of `text`; maximum length of all other samples. At most "
                "`model.context`.");
@@ -129,6 +129,11 @@ void add_data(std::vector<key>& table) {
   keys.choice("order", &o::order, {"shuffled", "file"},
               "Order of the samples; `shuffled`: a new order for each epoch, derived from "
               "`train.seed`. Windows of `text` are always drawn at random.");
+  keys.choice("pack", &o::pack, {"order", "cost"},
+              "How the samples of a step are divided among its microbatches. `order`: "
+              "`microbatch_size` each, in their order. `cost`: so that microbatches and replicas "
+              "have about equal FLOPs, at most `microbatch_size` * `sequence_length` tokens each; "
+              "not for `text`, whose sequences are equal.");
   keys.choice("bad_samples", &o::when_bad, {"stop", "skip"},
               "Handling of an unusable sample: end the run with an error, or leave it out. To "
               "find all of them, `skip` decodes every image before the run.");

@@ -188,6 +188,11 @@ status check_source(const job& j, const data_options& d, const std::string& sect
     return from.blame("data.text",
                       "expected data.text, or else data.jsonl, data.tokens, data.images or "
                       "data.shapes, got none");
+  if (given->key == "data.text" && d.pack == sample_packing::cost)
+    return from.blame("data.pack",
+                      "\"cost\" expects data.jsonl, data.tokens, data.images or data.shapes, whose "
+                      "sequences differ in length, got data.text",
+                      given->key);
   if (auto tokens = check_tokenizer(j, given->key, from); !tokens) return tokens;
   if (given->is_byte_level && j.model.vocabulary < byte_level::vocabulary)
     return from.blame("model.vocabulary",

@@ -1,0 +1,303 @@
+#include <rrfp/workload/partition.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include <rrfp/base/check.hpp>
+
+namespace rrfp::workload {
+
+namespace {
+
+/// Above so many samples * parts, differencing takes longer than it gains: with many samples in a
+/// part, longest_first() is as even.
+constexpr std::uint64_t differencing_max = std::uint64_t{1} << 22;
+/// A division whose largest part is so close to the mean is not improved.
+constexpr double close_enough = 1.002;
+constexpr std::uint32_t exchanges_per_part = 8;
+/// Pairs of samples that exchange() looks at, at most, for the same reason as differencing_max.
+constexpr std::uint64_t pairs_max = std::uint64_t{1} << 24;
+
+/// The indices from the largest value to the smallest.
+template <class Value>
+std::vector<std::uint32_t> descending(std::span<const sample_work> samples, Value value) {
+  std::vector<std::uint32_t> order(samples.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return value(samples[a]) > value(samples[b]);
+  });
+  return order;
+}
+
+void sort_indices(sample_parts& parts) {
+  for (auto& part : parts) std::sort(part.begin(), part.end());
+}
+
+std::vector<double> work_of(std::span<const sample_work> samples, const sample_parts& parts) {
+  std::vector<double> work;
+  for (const auto& part : parts) {
+    work.push_back(0);
+    for (const auto i : part) work.back() += samples[i].work;
+  }
+  return work;
+}
+
+std::vector<std::uint64_t> tokens_of(std::span<const sample_work> samples,
+                                     const sample_parts& parts) {
+  std::vector<std::uint64_t> tokens;
+  for (const auto& part : parts) {
+    tokens.push_back(0);
+    for (const auto i : part) tokens.back() += samples[i].tokens;
+  }
+  return tokens;
+}
+
+bool keeps(const sample_parts& parts, std::span<const sample_work> samples,
+           const part_limits& limits) {
+  const auto tokens = tokens_of(samples, parts);
+  for (std::size_t p = 0; p < parts.size(); ++p)
+    if (tokens[p] > limits.tokens_max || parts[p].size() < limits.samples_min) return false;
+  return true;
+}
+
+double largest(std::span<const sample_work> samples, const sample_parts& parts) {
+  const auto work = work_of(samples, parts);
+  return *std::max_element(work.begin(), work.end());
+}
+
+/// One part of a partial division: a list of samples that is linked through `next`.
+struct partial_part {
+  double work = 0;
+  std::uint32_t samples = 0;
+  std::uint32_t first = 0;
+  std::uint32_t last = 0;
+
+  /// From the largest to the smallest. A part without work may hold samples, too.
+  bool operator<(const partial_part& other) const {
+    if (work != other.work) return work > other.work;
+    if (samples != other.samples) return samples > other.samples;
+    return first < other.first;
+  }
+};
+
+/// The parts that hold samples, from the largest to the smallest. The other parts are empty.
+struct partial_division {
+  std::vector<partial_part> parts;
+  double difference = 0;  ///< of the largest and the smallest part
+  std::uint32_t number = 0;
+
+  /// Of two that differ as much, the one that was made first goes first.
+  bool operator<(const partial_division& other) const {
+    if (difference != other.difference) return difference < other.difference;
+    return number > other.number;
+  }
+};
+
+/// What an exchange of two parts changes: sample `out` of the larger part for sample `in` of the
+/// smaller one.
+struct exchanged {
+  static constexpr std::uint32_t none = ~0U;
+  double larger = 0;  ///< of the two parts afterwards
+  std::size_t other = 0;
+  std::uint32_t out = none;
+  std::uint32_t in = none;  ///< none: `out` moves
+};
+
+/// Opens a part for each sample that fits into no other.
+sample_parts fit_decreasing(std::span<const sample_work> samples, std::uint64_t tokens_max) {
+  sample_parts made;
+  std::set<std::pair<std::uint64_t, std::uint32_t>> room;  // tokens, part
+  for (const auto i : descending(samples, [](const sample_work& s) { return s.tokens; })) {
+    auto to = room.lower_bound({samples[i].tokens, 0});
+    if (to == room.end()) {
+      RRFP_CHECK(samples[i].tokens <= tokens_max, "each sample fits");
+      to = room.insert({tokens_max, static_cast<std::uint32_t>(made.size())}).first;
+      made.emplace_back();
+    }
+    const auto [tokens, p] = *to;
+    room.erase(to);
+    room.insert({tokens - samples[i].tokens, p});
+    made[p].push_back(i);
+  }
+  return made;
+}
+
+}  // namespace
+
+std::optional<sample_parts> longest_first(std::span<const sample_work> samples, std::uint32_t parts,
+                                          const part_limits& limits) {
+  RRFP_CHECK(parts > 0, "there is a part");
+  sample_parts made(parts);
+  std::vector<double> work(parts);
+  std::vector<std::uint64_t> tokens(parts);
+  const auto is_less = [&](std::uint32_t a, std::uint32_t b) {
+    return std::tuple(work[a], made[a].size(), a) < std::tuple(work[b], made[b].size(), b);
+  };
+  std::set<std::uint32_t, decltype(is_less)> by_work{is_less};
+  for (std::uint32_t p = 0; p < parts; ++p) by_work.insert(p);
+  auto missing = std::uint64_t{parts} * limits.samples_min;
+  if (samples.size() < missing) return std::nullopt;
+  auto left = samples.size();
+  for (const auto i : descending(samples, [](const sample_work& s) { return s.work; })) {
+    // The last samples, which are the smallest, fill the parts that have too few.
+    const bool must_fill = left-- == missing;
+    const auto to = std::find_if(by_work.begin(), by_work.end(), [&](std::uint32_t p) {
+      return tokens[p] <= limits.tokens_max && samples[i].tokens <= limits.tokens_max - tokens[p] &&
+             (!must_fill || made[p].size() < limits.samples_min);
+    });
+    if (to == by_work.end()) return std::nullopt;
+    const auto p = *to;
+    by_work.erase(to);
+    if (made[p].size() < limits.samples_min) --missing;
+    made[p].push_back(i);
+    work[p] += samples[i].work;
+    tokens[p] += samples[i].tokens;
+    by_work.insert(p);
+  }
+  sort_indices(made);
+  return made;
+}
+
+sample_parts largest_differencing(std::span<const sample_work> samples, std::uint32_t parts) {
+  RRFP_CHECK(parts > 0, "there is a part");
+  std::vector<std::uint32_t> next(samples.size());
+  std::vector<partial_division> divisions;
+  divisions.reserve(samples.size());
+  for (std::uint32_t i = 0; i < samples.size(); ++i)
+    divisions.push_back({{{samples[i].work, 1, i, i}}, parts > 1 ? samples[i].work : 0, i});
+  std::make_heap(divisions.begin(), divisions.end());
+  const auto pop = [&] {
+    std::pop_heap(divisions.begin(), divisions.end());
+    auto top = std::move(divisions.back());
+    divisions.pop_back();
+    return top;
+  };
+  for (auto number = static_cast<std::uint32_t>(samples.size()); divisions.size() > 1; ++number) {
+    auto a = pop();
+    const auto b = pop();
+    // The largest of a meets the smallest of b: those of both that are empty first.
+    const auto held = b.parts.size();
+    a.parts.resize(std::min<std::size_t>(parts, a.parts.size() + held));
+    for (std::size_t j = 0; j < held; ++j) {
+      auto& to = a.parts[a.parts.size() - 1 - j];
+      const auto& from = b.parts[j];
+      if (to.samples == 0) {
+        to = from;
+        continue;
+      }
+      next[to.last] = from.first;
+      to.last = from.last;
+      to.work += from.work;
+      to.samples += from.samples;
+    }
+    std::sort(a.parts.begin(), a.parts.end());
+    a.difference = a.parts.front().work - (a.parts.size() < parts ? 0 : a.parts.back().work);
+    a.number = number;
+    divisions.push_back(std::move(a));
+    std::push_heap(divisions.begin(), divisions.end());
+  }
+  sample_parts made(parts);
+  if (divisions.empty()) return made;
+  const auto& whole = divisions.front().parts;
+  for (std::size_t p = 0; p < whole.size(); ++p) {
+    auto i = whole[p].first;
+    for (std::uint32_t n = 0; n < whole[p].samples; ++n, i = next[i]) made[p].push_back(i);
+  }
+  sort_indices(made);
+  return made;
+}
+
+std::optional<sample_parts> best_fit(std::span<const sample_work> samples, std::uint32_t parts,
+                                     std::uint64_t tokens_max) {
+  RRFP_CHECK(parts > 0, "there is a part");
+  if (samples.size() < parts) return std::nullopt;
+  auto made = fit_decreasing(samples, tokens_max);
+  if (made.size() > parts) return std::nullopt;
+  made.resize(parts);
+  // An empty part gets the smallest sample of a part with several.
+  for (auto& empty : made) {
+    if (!empty.empty()) continue;
+    const auto from = std::max_element(
+        made.begin(), made.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
+    empty.push_back(from->back());
+    from->pop_back();
+  }
+  sort_indices(made);
+  return made;
+}
+
+std::uint32_t parts_needed(std::span<const sample_work> samples, std::uint64_t tokens_max) {
+  return static_cast<std::uint32_t>(fit_decreasing(samples, tokens_max).size());
+}
+
+void exchange(std::span<const sample_work> samples, sample_parts& parts,
+              const part_limits& limits) {
+  auto work = work_of(samples, parts);
+  auto tokens = tokens_of(samples, parts);
+  const auto mean =
+      std::accumulate(work.begin(), work.end(), 0.0) / static_cast<double>(parts.size());
+  std::uint64_t pairs = 0;
+  for (std::size_t n = 0; n < exchanges_per_part * parts.size() && pairs < pairs_max; ++n) {
+    const auto from =
+        static_cast<std::size_t>(std::max_element(work.begin(), work.end()) - work.begin());
+    if (work[from] <= close_enough * mean) break;
+    exchanged best{.larger = work[from]};
+    const auto consider = [&](std::size_t to, std::uint32_t out, std::uint32_t in) {
+      const auto& leaves = samples[out];
+      const auto comes = in == exchanged::none ? sample_work{} : samples[in];
+      const auto moved = leaves.work - comes.work;
+      const auto larger = std::max(work[from] - moved, work[to] + moved);
+      if (larger >= best.larger || tokens[to] - comes.tokens + leaves.tokens > limits.tokens_max ||
+          tokens[from] - leaves.tokens + comes.tokens > limits.tokens_max)
+        return;
+      best = {larger, to, out, in};
+    };
+    for (std::size_t to = 0; to < parts.size(); ++to) {
+      if (to == from || work[to] >= mean) continue;
+      for (const auto out : parts[from]) {
+        if (parts[from].size() > limits.samples_min) consider(to, out, exchanged::none);
+        for (const auto in : parts[to]) consider(to, out, in);
+      }
+      pairs += parts[from].size() * parts[to].size();
+    }
+    if (best.out == exchanged::none) break;
+    const auto move = [&](std::uint32_t i, std::size_t a, std::size_t b) {
+      std::erase(parts[a], i);
+      parts[b].push_back(i);
+      work[a] -= samples[i].work;
+      work[b] += samples[i].work;
+      tokens[a] -= samples[i].tokens;
+      tokens[b] += samples[i].tokens;
+    };
+    move(best.out, from, best.other);
+    if (best.in != exchanged::none) move(best.in, best.other, from);
+  }
+  sort_indices(parts);
+}
+
+std::optional<sample_parts> divide(std::span<const sample_work> samples, std::uint32_t parts,
+                                   const part_limits& limits) {
+  auto best = longest_first(samples, parts, limits);
+  if (best && imbalance(work_of(samples, *best)) <= close_enough) return best;
+  if (samples.size() * std::uint64_t{parts} <= differencing_max) {
+    auto other = largest_differencing(samples, parts);
+    if (keeps(other, samples, limits) &&
+        (!best || largest(samples, other) < largest(samples, *best)))
+      best = std::move(other);
+  }
+  if (!best && limits.samples_min <= 1) best = best_fit(samples, parts, limits.tokens_max);
+  if (best) exchange(samples, *best, limits);
+  return best;
+}
+
+double imbalance(std::span<const double> work_of_parts) {
+  const auto all = std::accumulate(work_of_parts.begin(), work_of_parts.end(), 0.0);
+  if (all <= 0) return 1;
+  return *std::max_element(work_of_parts.begin(), work_of_parts.end()) *
+         static_cast<double>(work_of_parts.size()) / all;
+}
+
+}  // namespace rrfp::workload

@@ -1,0 +1,318 @@
+"""Samples of different lengths as steps of microbatches with about equal work."""
+
+import collections.abc
+import dataclasses
+import operator
+
+from . import _runtime
+
+
+@dataclasses.dataclass(frozen=True)
+class CostModel:
+    """The cost of a sample: per_token * tokens + per_token_square * tokens², and the same of each image's patches.
+
+    Attention gives the squares. It does not cross documents, so the cost of a microbatch is the sum over its samples.
+    The unit does not matter: FLOPs, seconds. `per_microbatch` is the cost of a microbatch without tokens, which no
+    sample has a part of.
+    """
+
+    per_token: float = 1.0
+    per_token_square: float = 0.0
+    per_patch: float = 0.0
+    per_patch_square: float = 0.0
+    per_microbatch: float = 0.0
+
+    def __call__(self, tokens, patches=()):
+        """`patches`: those of each image of the sample. The rows that they make of the text are among `tokens`."""
+        cost = self.per_token * tokens + self.per_token_square * tokens * tokens
+        return cost + sum(self.per_patch * p + self.per_patch_square * p * p for p in patches)
+
+    @classmethod
+    def from_sizes(
+        cls, *, hidden, layers, heads, vocabulary, kv_heads=None, head_dim=None, feed_forward=None, gated=True,
+        experts=0, experts_per_token=0, vision=None,
+    ):  # fmt: skip
+        """The FLOPs of forward and backward of a transformer with causal attention.
+
+        kv_heads: None is `heads`. head_dim: None is hidden / heads. feed_forward: the width of the inner layers, of
+        one expert in a mixture; None is 4 * hidden. gated: these have three matrices, not two. vision: the sizes of an
+        encoder of images, a dict with hidden, layers, heads, and if need be feed_forward, gated (False) and
+        patches_per_token (1).
+        """
+        layer = _block(hidden, heads, kv_heads, head_dim, feed_forward, gated, True, experts, experts_per_token)
+        v = {"hidden": 1, "layers": 0, "heads": 1, "feed_forward": None, "gated": False, "patches_per_token": 1}
+        if vision is not None:
+            if unknown := [name for name in vision if name not in v]:
+                raise ValueError(f"vision: expected the keys {', '.join(v)}, got {unknown[0]!r}")
+            v.update(vision)
+        image_layer = _block(v["hidden"], v["heads"], None, None, v["feed_forward"], v["gated"], False, 0, 0)
+        return cls(
+            *_runtime.training_flops(
+                layer,
+                _integer("layers", layers, 1),
+                _integer("vocabulary", vocabulary, 0),
+                image_layer,
+                _integer("vision layers", v["layers"], 0),
+                _integer("patches_per_token", v["patches_per_token"], 1),
+            )
+        )
+
+    @classmethod
+    def from_config(cls, config):
+        """The FLOPs of a model of transformers by its configuration, with those of its `vision_config` if it has one.
+
+        Models with `num_key_value_heads` count as gated: Llama's feed-forward layers, not GPT-2's.
+        """
+        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        get = lambda *names: next((v for n in names if (v := getattr(text, n, None)) is not None), None)
+        experts = get("num_experts", "num_local_experts", "n_routed_experts") or 0
+        vision = getattr(config, "vision_config", None)
+        if vision is not None:
+            names = {"hidden": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads"}
+            if missing := [name for name in names.values() if not hasattr(vision, name)]:
+                raise ValueError(f"vision_config: expected {missing[0]}, got none; from_sizes() takes the sizes themselves")
+            vision = {key: getattr(vision, name) for key, name in names.items()}
+            vision["feed_forward"] = getattr(config.vision_config, "intermediate_size", None)
+            vision["patches_per_token"] = getattr(config.vision_config, "spatial_merge_size", 1) ** 2
+        return cls.from_sizes(
+            hidden=text.hidden_size,
+            layers=text.num_hidden_layers,
+            heads=text.num_attention_heads,
+            vocabulary=text.vocab_size,
+            kv_heads=get("num_key_value_heads"),
+            head_dim=get("head_dim"),
+            feed_forward=(get("moe_intermediate_size") if experts else None) or get("intermediate_size", "n_inner"),
+            gated=hasattr(text, "num_key_value_heads"),
+            experts=experts,
+            experts_per_token=get("num_experts_per_tok") or 0,
+            vision=vision,
+        )
+
+    @classmethod
+    def fit(cls, measured):
+        """Least squares over measured times, with coefficients that are not negative; the costs are seconds.
+
+        measured: tuples (tokens, seconds) of a sample, or (list of tokens, seconds) of a microbatch; with images
+        (list of tokens, list of patches, seconds). Measure a few lengths, so that tokens and their squares differ.
+        """
+        rows = []
+        for i, one in enumerate(measured):
+            try:
+                lengths, *patches, seconds = one
+                lists = [lengths, patches[0] if patches else []]
+                numbers = [[float(n) for n in (x if hasattr(x, "__iter__") else [x])] for x in lists]
+                rows.append([f(x) for x in numbers for f in (sum, lambda x: sum(n * n for n in x))] + [float(seconds)])
+            except (TypeError, ValueError):
+                raise ValueError(f"measured[{i}]: expected (tokens, seconds) or (tokens, patches, seconds), got {one!r}") from None
+        coefficients, constant = _runtime.fit_cost(rows)
+        return cls(*coefficients, constant)
+
+
+@dataclasses.dataclass(frozen=True)
+class Imbalance:
+    """The largest cost divided by the mean, at best 1: over the microbatches of a step, and over its replicas.
+
+    Of several steps: what all microbatches (replicas) would cost as the largest of their step, divided by their cost.
+    """
+
+    microbatches: float
+    replicas: float
+
+
+class PackedStep(list):
+    """A step: for each replica a list of microbatches, each a list of indices of samples.
+
+    `tokens` and `costs` are those of each microbatch, nested in the same way. `delays` says of samples that have waited
+    for how many steps they did.
+    """
+
+    def __init__(self, replicas, tokens, costs, delays):
+        super().__init__(replicas)
+        self.tokens, self.costs, self.delays = tokens, costs, delays
+
+    @property
+    def imbalance(self):
+        return _imbalance_of([self])
+
+
+class Packing:
+    """What rrfp.pack() returns: `for step in packing` gives the steps of an epoch, and the next such loop the next one.
+
+    A loop that was left goes on where it was. `len(packing)` counts the steps of the epoch.
+    """
+
+    def __init__(self, packer, checked):
+        self._packer = packer
+        self._checked = checked  # what a state must share
+        self._whole = (None, None)
+
+    @property
+    def epoch(self):
+        """The number of the epoch, from 0."""
+        return self._packer.position[0]
+
+    @property
+    def step(self):
+        """The number of the next step in its epoch, from 0."""
+        return self._packer.position[1]
+
+    def __iter__(self):
+        epoch = self.epoch
+        while self.epoch == epoch:
+            yield PackedStep(*self._packer.next())
+
+    def __len__(self):
+        return len(self._steps())
+
+    @property
+    def imbalance(self):
+        """Of the whole epoch, without a change of the place in it."""
+        return _imbalance_of(self._steps())
+
+    def set_epoch(self, epoch):
+        """Goes to the beginning of an epoch, as torch's DistributedSampler does."""
+        self._packer.go_to((_integer("epoch", epoch, 0), 0, 0, []))
+
+    def state_dict(self):
+        """The place of the next step, as numbers. Inside a loop over the steps, the step of the loop is done."""
+        epoch, step, next_place, waiting = self._packer.position
+        place = {"epoch": epoch, "step": step, "next": next_place, "waiting": [list(w) for w in waiting]}
+        return {**place, **self._checked}
+
+    def load_state_dict(self, state):
+        """Goes on there. The packing must have the same samples, seed and order; other arguments may differ."""
+        for name, value in self._checked.items():
+            if state.get(name) != value:
+                raise ValueError(f"state: expected {name} = {value!r}, as of this packing, got {state.get(name)!r}")
+        try:
+            place = (*(operator.index(state[name]) for name in ("epoch", "step", "next")), [tuple(w) for w in state["waiting"]])
+            self._packer.go_to(place)
+        except (KeyError, TypeError):
+            raise ValueError("state: expected what state_dict() returned, got other keys or values") from None
+
+    def _steps(self):
+        epoch, steps = self._whole
+        if epoch != self.epoch:
+            packer, steps = self._packer.copy(), []
+            packer.go_to((self.epoch, 0, 0, []))
+            while packer.position[0] == self.epoch:
+                steps.append(PackedStep(*packer.next()))
+            self._whole = (self.epoch, steps)
+        return steps
+
+
+def pack(
+    samples, *, max_tokens=None, microbatches=None, replicas=1, batch_size=None, batch_tokens=None, cost=None, delay=0,
+    key=None, shuffle=True, drop_last=False, seed=0,
+):  # fmt: skip
+    """Packs samples of different lengths into microbatches so that these, and the replicas, have about equal work.
+
+    Nothing is padded or cut, and each sample occurs once in an epoch. Returns a Packing, which gives steps:
+    step[replica][microbatch] is a list of indices of samples.
+
+    samples: the tokens of each sample, or what has a length or "input_ids"; key(sample) gives the tokens otherwise.
+    max_tokens: of a microbatch. A sample with more is refused.
+    microbatches: of each replica in a step. None: as few as max_tokens allows, equally many for all replicas of a step,
+        and one without max_tokens. A step that has too few samples for all has fewer.
+    replicas: data-parallel copies of the model, which share the samples of a step.
+    batch_size, batch_tokens: the size of a step over all replicas, in samples, or in tokens at most. Neither: all
+        samples are one step. With `microbatches`, a step leaves what does not fit into max_tokens to the next one.
+    cost: a function of a sample's tokens, such as an rrfp.CostModel, or the cost of each sample. None: its tokens.
+    delay: steps, at most, that an outlier may wait for others, a sample with more cost than a microbatch has on average.
+        They then share a step in which each is the core of a microbatch. It needs a batch_size or batch_tokens, which
+        outliers that have waited may exceed.
+    shuffle: a new order for each epoch, which follows from the seed; False: that of the samples.
+    drop_last: leaves out a last step with fewer samples than batch_size.
+    """
+    if getattr(samples, "ndim", 0) == 1:  # of torch or numpy
+        samples = samples.tolist()
+    tokens = [_tokens_of(sample, i, key) for i, sample in enumerate(samples)]
+    packer = _runtime.Packer(
+        tokens,
+        _costs_of(cost, tokens),
+        max_tokens=_integer("max_tokens", max_tokens, 1, none=0),
+        microbatches=_integer("microbatches", microbatches, 1, none=0, most=1 << 16),
+        replicas=_integer("replicas", replicas, 1, most=1 << 16),
+        batch_size=_integer("batch_size", batch_size, 1, none=0),
+        batch_tokens=_integer("batch_tokens", batch_tokens, 1, none=0),
+        delay=_integer("delay", delay, 0, most=1 << 16),
+        shuffle=bool(shuffle),
+        drop_last=bool(drop_last),
+        seed=_integer("seed", seed, 0),
+    )
+    return Packing(packer, {"samples": len(tokens), "seed": operator.index(seed), "shuffle": bool(shuffle)})
+
+
+def _integer(name, value, least, none=None, most=(1 << 63) - 1):
+    if value is None and none is not None:
+        return none
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or not least <= number <= most:
+        up_to = "" if most > 1 << 32 else f" and <= {most}"
+        raise ValueError(f"{name}: expected an integer >= {least}{up_to}{'' if none is None else ' or None'}, got {value!r}")
+    return number
+
+
+def _tokens_of(sample, i, key):
+    try:
+        if key is not None:
+            tokens = operator.index(key(sample))
+        elif isinstance(sample, collections.abc.Mapping):
+            tokens = len(sample["input_ids"])
+        elif hasattr(sample, "__index__") and getattr(sample, "ndim", 0) == 0:
+            tokens = operator.index(sample)
+        else:
+            tokens = len(sample)
+    except (TypeError, KeyError):
+        how = "key(sample) to be a number of tokens" if key else 'a number of tokens, or what has a length or "input_ids"'
+        raise ValueError(f"samples[{i}]: expected {how}, got {type(sample).__name__}") from None
+    if tokens < 1:
+        raise ValueError(f"samples[{i}]: expected at least 1 token, got {tokens}")
+    return tokens
+
+
+def _costs_of(cost, tokens):
+    if cost is None:
+        return [float(n) for n in tokens]
+    if callable(cost):
+        costs = [cost(n) for n in tokens]
+    elif hasattr(cost, "__len__"):
+        costs = cost.tolist() if hasattr(cost, "tolist") else list(cost)
+    else:
+        raise ValueError(f"cost: expected a function of the tokens, or a number for each sample, got {cost!r}")
+    if len(costs) != len(tokens):
+        raise ValueError(f"cost: expected {len(tokens)} numbers, one for each sample, got {len(costs)}")
+    for i, value in enumerate(costs):
+        try:
+            costs[i] = float(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"cost of samples[{i}]: expected a finite number >= 0, got {value!r}") from None
+    return costs
+
+
+def _block(hidden, heads, kv_heads, head_dim, feed_forward, gated, causal, experts, experts_per_token):
+    hidden, heads = _integer("hidden", hidden, 1), _integer("heads", heads, 1)
+    return _runtime.Block(
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_integer("kv_heads", kv_heads, 1, none=heads),
+        head_dim=_integer("head_dim", head_dim, 1, none=hidden // heads),
+        feed_forward=_integer("feed_forward", feed_forward, 1, none=4 * hidden),
+        gated=bool(gated),
+        causal=causal,
+        experts=_integer("experts", experts, 0),
+        experts_per_token=_integer("experts_per_token", experts_per_token, 0),
+    )
+
+
+def _imbalance_of(steps):
+    def ratio(costs_of_steps):
+        largest = sum(max(costs, default=0) * len(costs) for costs in costs_of_steps)
+        all_costs = sum(sum(costs) for costs in costs_of_steps)
+        return largest / all_costs if all_costs else 1.0
+
+    microbatches = [[cost for replica in step.costs for cost in replica] for step in steps]
+    return Imbalance(ratio(microbatches), ratio([[sum(replica) for replica in step.costs] for step in steps]))
