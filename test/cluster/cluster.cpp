@@ -116,8 +116,10 @@ process& simulation::add_process(process::identity who) {
   return *processes_.back();
 }
 
-void simulation::on_joined(const process& p) const {
-  RRFP_EXPECT(!replaced_.contains(p.id()), p.name() + " takes the place of its replacement");
+void simulation::on_joined(const process& p, nanoseconds began) const {
+  const auto at = replaced_.find(p.id());
+  RRFP_EXPECT(at == replaced_.end() || began < at->second,
+              p.name() + " takes the place of its replacement");
 }
 
 void simulation::start(std::uint32_t node) {
@@ -287,7 +289,7 @@ void simulation::replace(process& p, const fault& f) {
   w.call(timeout, [this, &p, node = f.node, g = generation_] {
     if (g != generation_ || current_[node] != &p || !p.is_alive() || !has_power_) return;
     if (checks.outputs_known() || interrupts_ > 0) return;
-    replaced_.insert(p.id());
+    replaced_.emplace(p.id(), w.now());
     starts_[node] = true;
     current_[node] = nullptr;
     start(node);

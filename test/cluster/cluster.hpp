@@ -4,7 +4,7 @@
 
 #include <memory>
 #include <optional>
-#include <set>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -44,7 +44,8 @@ class simulation {
   checkers checks;
 
   void on_process_end(process& p);
-  void on_joined(const process& p) const;
+  /// `began`: when its join began.
+  void on_joined(const process& p, nanoseconds began) const;
   /// Of the machine of the node.
   nanoseconds clock_of(std::uint32_t node) const;
   bool is_slow(std::uint32_t node) const { return w.now() < slow_until_[node]; }
@@ -74,7 +75,7 @@ class simulation {
 
   std::vector<std::unique_ptr<process>> processes_;
   std::vector<process*> current_;         ///< by node
-  std::set<std::uint32_t> replaced_;      ///< processes
+  std::map<std::uint32_t, nanoseconds> replaced_;  ///< processes, and when
   std::vector<bool> starts_;              ///< by node: will be started
   std::vector<nanoseconds> clock_ahead_;  ///< by node
   std::vector<nanoseconds> slow_until_;   ///< by node

@@ -165,6 +165,7 @@ void process::join() {
 void process::try_to_join(nanoseconds limit) {
   const auto number = ++memberships_;
   has_joined_ = false;
+  join_began_ = sim_.w.now();
   if (!is_handed_over_) give_up_drain();
   if (interrupts_ > 0) return end_interrupted();
   member::reports to;
@@ -299,7 +300,7 @@ void process::agree_on_start(bool has_joined) {
         auto start = decoded<node_start>(*mine);
         RRFP_EXPECT(start, name() + " got a start that does not decode");
         token_ = start->token;
-        if (has_joined) sim_.on_joined(*this);
+        if (has_joined) sim_.on_joined(*this, join_began_);
         go_on(std::move(start->from), start->resume);
       });
 }

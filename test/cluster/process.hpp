@@ -150,6 +150,7 @@ class process {
   std::uint64_t memberships_ = 0;
   bool has_joined_ = false;
   nanoseconds join_until_ = 0;
+  nanoseconds join_began_ = 0;
   std::function<texts(const texts&)> answer_;
   receiver exchanged_;
   std::uint64_t token_ = 0;
