@@ -209,6 +209,23 @@ TEST_CASE("replicas have equally many microbatches, unless there are too few sam
   }
 }
 
+TEST_CASE("a replica with a large sample has as many microbatches as the others") {
+  std::vector<sample_work> samples(15, sample_work{100, 100});
+  samples.push_back({1500, 1500});
+  auto p = packer_of(samples, {.microbatches = 4, .replicas = 2});
+  const auto step = p.next();
+  for (const auto& parts : step.replicas) CHECK(parts.size() == 4);
+  CHECK(figures_of(samples, step).of_replicas == Approx(1800.0 * 2 / 3000));
+}
+
+TEST_CASE("samples that fill a microbatch each may give a replica one more") {
+  auto p = packer_of(std::vector<sample_work>(7, sample_work{1000, 1}),
+                     {.max_tokens = 1000, .microbatches = 4, .replicas = 2});
+  const auto step = p.next();
+  CHECK(step.replicas[0].size() + step.replicas[1].size() == 7);
+  CHECK(p.position().epoch == 1);
+}
+
 TEST_CASE("a step has as few microbatches as its tokens need") {
   const std::vector<sample_work> samples(12, sample_work{300, 1});
   const auto counts = [&](std::uint64_t max_tokens, std::uint32_t replicas) {
@@ -223,16 +240,20 @@ TEST_CASE("a step has as few microbatches as its tokens need") {
 }
 
 TEST_CASE("a step that does not fit leaves its last samples to the next one") {
-  const std::vector<sample_work> samples(10, sample_work{600, 1});
-  auto p =
-      packer_of(samples, {.max_tokens = 1000, .microbatches = 2, .replicas = 2, .batch_size = 6});
-  std::vector<std::size_t> sizes;
-  for (const auto& step : epoch_of(p)) {
-    sizes.push_back(0);
-    for (const auto& parts : step.replicas)
-      for (const auto& part : parts) sizes.back() += part.size();
-  }
-  CHECK(sizes == std::vector<std::size_t>{4, 4, 2});
+  const auto sizes = [](std::uint64_t tokens, std::size_t batch_size) {
+    auto p =
+        packer_of(std::vector<sample_work>(30, sample_work{tokens, 1}),
+                  {.max_tokens = 1000, .microbatches = 2, .replicas = 2, .batch_size = batch_size});
+    std::vector<std::size_t> all;
+    for (const auto& step : epoch_of(p)) {
+      all.push_back(0);
+      for (const auto& parts : step.replicas)
+        for (const auto& part : parts) all.back() += part.size();
+    }
+    return all;
+  };
+  CHECK(sizes(600, 6) == std::vector<std::size_t>{4, 4, 4, 4, 4, 4, 4, 2});
+  CHECK(sizes(300, 20) == std::vector<std::size_t>{12, 12, 6});
 }
 
 TEST_CASE("outliers wait for each other, for the given number of steps at most") {

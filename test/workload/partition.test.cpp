@@ -28,12 +28,14 @@ std::vector<double> work_of(const std::vector<sample_work>& samples, const sampl
   return work;
 }
 
+/// With an odd seed the work does not follow from the tokens.
 std::vector<sample_work> drawn(std::uint64_t seed, std::size_t count) {
   rrfp::weather::keyed_random random{seed};
   std::vector<sample_work> samples;
   for (std::size_t i = 0; i < count; ++i) {
     const auto tokens = 1 + random.bits() % 1000;
-    samples.push_back({tokens, static_cast<double>(tokens * (1000 + tokens))});
+    const auto size = seed % 2 == 0 ? tokens : 1 + random.bits() % 1000;
+    samples.push_back({tokens, static_cast<double>(size * (1000 + size))});
   }
   return samples;
 }
@@ -108,7 +110,7 @@ TEST_CASE("a division has each sample once and keeps its limits") {
 }
 
 TEST_CASE("exchanges even out a division that was made for its tokens") {
-  const auto samples = drawn(3, 64);
+  const auto samples = drawn(4, 64);
   auto parts = best_fit(samples, 8, 6000).value();
   const auto before = imbalance(work_of(samples, parts));
   const part_limits limits{6000, 1};
@@ -116,6 +118,30 @@ TEST_CASE("exchanges even out a division that was made for its tokens") {
   check_division(samples, parts, limits);
   CHECK(before > 1.5);
   CHECK(imbalance(work_of(samples, parts)) < 1.03);
+}
+
+TEST_CASE("the best division of all methods is taken") {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const auto samples = drawn(seed, 20);
+    const auto made = imbalance(work_of(samples, divide(samples, 5, {}).value()));
+    CHECK(made <= std::max(1.002, imbalance(work_of(samples, largest_differencing(samples, 5)))));
+    CHECK(made <= imbalance(work_of(samples, longest_first(samples, 5).value())));
+  }
+  // Where only best fit finds a division, exchanges even it out.
+  int found = 0;
+  for (std::uint64_t seed = 1; seed < 400; seed += 2) {
+    const auto samples = drawn(seed, 24);
+    std::uint64_t tokens = 0;
+    for (const auto& s : samples) tokens += s.tokens;
+    const part_limits limits{std::max<std::uint64_t>(1000, tokens * 103 / 600), 1};
+    const auto packed = best_fit(samples, 6, limits.tokens_max);
+    if (longest_first(samples, 6, limits) || !packed) continue;
+    const auto made = divide(samples, 6, limits);
+    REQUIRE(made);
+    CHECK(imbalance(work_of(samples, *made)) <= imbalance(work_of(samples, *packed)));
+    if (imbalance(work_of(samples, *made)) < 0.95 * imbalance(work_of(samples, *packed))) ++found;
+  }
+  CHECK(found > 0);
 }
 
 TEST_CASE("samples without work are spread over the parts") {
