@@ -5,10 +5,9 @@ usage: bench/packing_processes.py [--json]
 
 Starts four processes of torchrun for each placement: 4 stages, and 2 stages x 2 replicas. Tasks of a microbatch sleep as
 long as its samples cost (linear and attention FLOPs), times a log-normal factor of sigma 0.237, the spread that the paper
-measured. Every packing has the same samples and the same most tokens in a microbatch; every dispatch holds as many
-microbatches as 1F1B. The figures are times of all steps divided by those of `tokens` in order.
+measured. Every packing has the same samples and the same most tokens in a microbatch; no process holds
+more microbatches than the first one of 1F1B. The figures are times of all steps divided by those of `tokens` in order.
 
-  padded   every sample as long as the longest one of its step
   tokens   in the order of the data until a microbatch is full
   cost     rrfp.pack()
 """
@@ -50,7 +49,7 @@ def lengths_of(kind, tokens):
     return lengths
 
 
-def in_order(lengths, replicas, is_padded):
+def in_order(lengths, replicas):
     """Steps of replicas of microbatches, each as its cost."""
     steps, rest = [], list(lengths)
     while rest:
@@ -58,17 +57,13 @@ def in_order(lengths, replicas, is_padded):
         while rest and tokens + rest[0] <= replicas * MICROBATCHES * TOKENS * 0.9:
             tokens += rest[0]
             taken.append(rest.pop(0))
-        if is_padded:
-            rows = max(1, TOKENS // max(taken))
-            made = [cost_of(max(taken)) * len(taken[i : i + rows]) for i in range(0, len(taken), rows)]
-        else:
-            made, room = [], 0
-            for length in taken:
-                if length > room:
-                    made.append(0.0)
-                    room = TOKENS
-                room -= length
-                made[-1] += cost_of(length)
+        made, room = [], 0
+        for length in taken:
+            if length > room:
+                made.append(0.0)
+                room = TOKENS
+            room -= length
+            made[-1] += cost_of(length)
         steps.append([made[replica::replicas] for replica in range(replicas)])
     return steps
 
@@ -79,6 +74,7 @@ def by_cost(lengths, replicas):
     packing = rrfp.pack(
         lengths,
         max_tokens=TOKENS,
+        microbatches=MICROBATCHES,
         replicas=replicas,
         batch_tokens=int(replicas * MICROBATCHES * TOKENS * 0.9),
         cost=lambda length: cost_of(length),
@@ -127,21 +123,15 @@ def worker(replicas):
 
     for kind in DATA:
         lengths = lengths_of(kind, STEPS * replicas * MICROBATCHES * TOKENS * 0.9)
-        packings = {
-            "padded": in_order(lengths, replicas, True),
-            "tokens": in_order(lengths, replicas, False),
-            "cost": by_cost(lengths, replicas),
-        }
+        packings = {"tokens": in_order(lengths, replicas), "cost": by_cost(lengths, replicas)}
         for packing, steps in packings.items():
             for way, settings in WAYS.items():
-                if packing == "padded" and way != "1F1B in order":
-                    continue
                 total = 0.0
                 with rrfp.Pipeline(
                     Slow(rank % stages),
                     lambda output, target: output[:, 2:].sum(),
                     optimizer=lambda parameters: torch.optim.SGD(parameters, 0.0),
-                    slots="1f1b",
+                    slots="p",
                     settings={**settings, "pipeline.replicas": replicas},
                     on_note=lambda line: None,
                 ) as pipe:

@@ -2,9 +2,9 @@
 /// who starts them again, the faults, and the checkers. A seed gives one run.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -74,11 +74,11 @@ class simulation {
   void interrupt_all();
 
   std::vector<std::unique_ptr<process>> processes_;
-  std::vector<process*> current_;         ///< by node
+  std::vector<process*> current_;                  ///< by node
   std::map<std::uint32_t, nanoseconds> replaced_;  ///< processes, and when
-  std::vector<bool> starts_;              ///< by node: will be started
-  std::vector<nanoseconds> clock_ahead_;  ///< by node
-  std::vector<nanoseconds> slow_until_;   ///< by node
+  std::vector<bool> starts_;                       ///< by node: will be started
+  std::vector<nanoseconds> clock_ahead_;           ///< by node
+  std::vector<nanoseconds> slow_until_;            ///< by node
   std::uint32_t launches_ = 0;
   bool has_power_ = true;
   std::uint32_t generation_ = 0;  ///< of the job, as the user starts it

@@ -52,6 +52,8 @@ class process {
   void drain();
   void ask_report();
 
+  /// It has joined, or tries to.
+  bool is_member() const { return member_ != nullptr; }
   bool is_alive() const { return !code_ && !was_killed_; }
   bool was_killed() const { return was_killed_; }
   bool was_interrupted() const { return interrupts_ > 0; }
