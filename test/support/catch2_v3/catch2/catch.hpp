@@ -1,4 +1,5 @@
-/// Catch2 3 under the names of Catch2 2, which the tests use: Debian 12 has version 2, Debian 13 has version 3.
+/// Catch2 3 under the names of Catch2 2, which the tests use: Debian 12 has version 2, Debian 13
+/// has version 3.
 #pragma once
 
 #include <catch2/catch_all.hpp>
