@@ -23,7 +23,8 @@ import rrfp
 def train(config):
     os.environ["RRFP_KEY"] = config["key"]
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # at MASTER_PORT is the store of the process group
-    torch.manual_seed(ray.train.get_context().get_world_rank())
+    rank = ray.train.get_context().get_world_rank()
+    torch.manual_seed(rank)
     part = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh())
     torch.manual_seed(0)
     x, y = torch.randn(64, 32), torch.randn(64, 32)
@@ -32,7 +33,9 @@ def train(config):
                        settings={"transport.listen": ray.util.get_node_ip_address()}) as pipe:
         for step in range(config["steps"]):
             pipe.step(x, target=y)
-            ray.train.report({"step": pipe.last.step, "loss": pipe.last.loss, "pid": os.getpid()})
+            ray.train.report({"loss": pipe.last.loss})
+            if rank == 0:
+                print(f"step {pipe.last.step}: loss {pipe.last.loss:.6f}", flush=True)
 
 
 def main():
@@ -46,8 +49,7 @@ def main():
         train_loop_config={"key": secrets.token_hex(32), "steps": options.steps},
         scaling_config=ray.train.ScalingConfig(num_workers=options.workers, resources_per_worker={"CPU": options.cpus}),
     )
-    result = trainer.fit()
-    print(f"step {result.metrics['step']}: loss {result.metrics['loss']:.6f}")
+    trainer.fit()
 
 
 if __name__ == "__main__":
