@@ -71,3 +71,46 @@ def test_a_target_with_other_rows_than_the_inputs_of_another_process_is_refused(
     codes, errors = ends_of_two(tmp_path, "rows")
     assert codes == [1, 1], errors
     assert "target: expected 24 rows, as the arguments have, got 7" in errors[1], errors
+
+
+def own_address():
+    """An address of this machine that is not loopback, or None."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            return None
+        return probe.getsockname()[0]
+
+
+@pytest.mark.skipif(own_address() is None, reason="this machine has loopback alone")
+@pytest.mark.parametrize("key", [None, "a key of more than sixteen bytes"])
+def test_processes_on_an_address_that_is_not_loopback_need_a_key_in_the_environment(key):
+    program = (
+        "import sys, rrfp\n"
+        "settings = {'device.kind': 'emulated', 'transport.listen': sys.argv[1]}\n"
+        "with rrfp.Pipeline(n_stages=2, n_microbatches=2, settings=settings) as pipe:\n"
+        "    pipe.step()\n"
+    )
+    address = own_address()
+    with socket.socket() as free:
+        free.bind((address, 0))
+        port = free.getsockname()[1]
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": str(port)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, address],
+            env=os.environ | place | {"RANK": str(rank)} | ({} if key is None else {"RRFP_KEY": key}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    codes = [process.returncode for process in processes]
+    if key is None:
+        assert codes == [1, 1] and all("requires a key" in output for output in outputs), outputs
+    else:
+        assert codes == [0, 0], outputs
+        assert not any(key in output for output in outputs)
