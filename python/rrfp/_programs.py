@@ -7,4 +7,4 @@ from pathlib import Path
 
 def run():
     program = Path(__file__).parent / "bin" / Path(sys.argv[0]).name
-    os.execv(program, [str(program), *sys.argv[1:]])
+    os.execv(program, sys.argv)
