@@ -267,7 +267,7 @@ TEST_CASE("An interrupt ends a join that waits") {
   }
 }
 
-TEST_CASE("An address that is not loopback requires a key file, on either side") {
+TEST_CASE("An address that is not loopback requires a key, on either side") {
   job open{2};
   auto listens = open.options(0);
   ::close(std::exchange(listens.listen_fd, -1));
@@ -276,16 +276,17 @@ TEST_CASE("An address that is not loopback requires a key file, on either side")
   const auto zero = begin_join(listens).get();
   REQUIRE_FALSE(zero.ok());
   CHECK(zero.message() ==
-        "node 0: listening on 0.0.0.0:0 requires a key file: without one a job may "
-        "listen on a loopback address only (127.0.0.1)");
+        "node 0: listening on 0.0.0.0:0 requires a key, in transport.key_file or the variable "
+        "RRFP_KEY: without one a job may listen on a loopback address only (127.0.0.1)");
 
   auto calls = open.options(1);
   calls.rendezvous_host = "192.0.2.1";
   const auto one = begin_join(calls).get();
   REQUIRE_FALSE(one.ok());
-  CHECK(one.message() ==
-        "node 1: joining at 192.0.2.1:" + std::to_string(open.port()) +
-            " requires a key file: without one a job may use a loopback address only");
+  CHECK(one.message() == "node 1: joining at 192.0.2.1:" + std::to_string(open.port()) +
+                             " requires a key, in transport.key_file or the variable RRFP_KEY: "
+                             "without one a job may use "
+                             "a loopback address only");
 
   const int wide = ::socket(AF_INET, SOCK_STREAM, 0);
   REQUIRE(::listen(wide, 8) == 0);  // unbound: any address, a free port
@@ -294,7 +295,8 @@ TEST_CASE("An address that is not loopback requires a key file, on either side")
   ::close(std::exchange(with_socket.listen_fd, wide));
   const auto refused = begin_join(with_socket).get();
   REQUIRE_FALSE(refused.ok());
-  CHECK(refused.message().find("requires a key file") != std::string::npos);
+  CHECK(refused.message().find("requires a key: set transport.key_file or RRFP_KEY") !=
+        std::string::npos);
 }
 
 TEST_CASE("With a key a job may listen on every address") {
@@ -316,6 +318,45 @@ TEST_CASE("With a key a job may listen on every address") {
   auto one = begin_join(calls);
   CHECK(zero.get().ok());
   CHECK(one.get().ok());
+}
+
+TEST_CASE("Without a key file, the key is that of the variable RRFP_KEY") {
+  const test::scratch_folder folder;
+  const auto set_key = [](const std::string& text) { ::setenv("RRFP_KEY", text.c_str(), 1); };
+  const auto outcome = [&](const std::string& file_of_zero) {
+    job open{2};
+    const int wide = ::socket(AF_INET, SOCK_STREAM, 0);
+    REQUIRE(::listen(wide, 8) == 0);
+    sockaddr_in at{};
+    socklen_t size = sizeof at;
+    REQUIRE(::getsockname(wide, reinterpret_cast<sockaddr*>(&at), &size) == 0);
+    auto listens = open.options(0);
+    listens.key_file = file_of_zero;
+    listens.join_timeout = 2s;
+    ::close(std::exchange(listens.listen_fd, wide));
+    auto zero = begin_join(listens);
+    auto calls = open.options(1);
+    calls.rendezvous_port = ntohs(at.sin_port);
+    auto one = begin_join(calls).get();
+    auto first = zero.get();
+    return one.ok() ? (first.ok() ? "" : first.message()) : one.message();
+  };
+  const std::string key = "a key of more than sixteen bytes";
+  set_key(key);
+  CHECK(outcome("") == "");
+  CHECK(outcome(write_key(folder / "same", key + "\n")) == "");
+  const auto refused = outcome(write_key(folder / "other", good_key));
+  CHECK(refused.find("key refused") != std::string::npos);
+  CHECK(refused.find(key) == std::string::npos);
+  set_key("fifteen bytes..");
+  CHECK(outcome("").find("variable RRFP_KEY: expected 16 to 4096 bytes, got 15") !=
+        std::string::npos);
+  set_key(std::string(4097, 'k'));
+  CHECK(outcome("").find("variable RRFP_KEY: expected 16 to 4096 bytes, got more") !=
+        std::string::npos);
+  set_key("");
+  CHECK(outcome("").find("requires a key") != std::string::npos);
+  ::unsetenv("RRFP_KEY");
 }
 
 TEST_CASE("A key file that is readable for others, too short, too long or missing is an error") {

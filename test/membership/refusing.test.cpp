@@ -126,7 +126,7 @@ TEST_CASE("A node with a wrong key or none is told only that, and keys are in no
     REQUIRE_FALSE(got.ok());
     std::string reason = "refused by node 0: key refused";
     if (!any)
-      reason += " (this node has no transport.key_file, and used " +
+      reason += " (this node has neither transport.key_file nor RRFP_KEY, and used " +
                 control::run_key_file{waiting.all.port()}.path() + ")";
     CHECK(got.message() ==
           "node 1: rendezvous 127.0.0.1:" + std::to_string(waiting.all.port()) + ": " + reason);

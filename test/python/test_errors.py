@@ -384,7 +384,8 @@ pipe.step(x, target=y)
 pipe.finish()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], timeout=200, cwd=os.path.dirname(__file__), capture_output=True, text=True
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program],  # from 3.12 on os.fork() warns
+        timeout=200, cwd=os.path.dirname(__file__), capture_output=True, text=True
     )
     assert done.returncode == 0 and done.stderr == "", done.stderr
 

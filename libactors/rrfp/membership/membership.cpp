@@ -54,21 +54,25 @@ status check(const membership_options& o) {
   return success();
 }
 
+/// None: the nodes share a run_key_file.
+result<std::optional<control::secret>> key_of_job(const std::string& file,
+                                                  const control::file_descriptor& of_run) {
+  if (file.empty() && !of_run.open()) return control::read_key_variable();
+  auto key = file.empty() ? control::read_descriptor(of_run.get()) : control::read_key_file(file);
+  if (!key) return key.failure();
+  return std::optional{*std::move(key)};
+}
+
 }  // namespace
 
 result<std::unique_ptr<membership>> membership::join(membership_options options) {
   // Takes ownership of both even if the join fails.
   control::file_descriptor inherited{options.listen_fd}, key_of_run{options.key_fd};
   if (const auto good = check(options); !good) return good.failure();
-  std::optional<control::secret> key;
-  if (!options.key_file.empty() || key_of_run.open()) {
-    auto read = options.key_file.empty() ? control::read_descriptor(key_of_run.get())
-                                         : control::read_key_file(options.key_file);
-    if (!read) return read.failure();
-    key = *std::move(read);
-  }
+  auto key = key_of_job(options.key_file, key_of_run);
+  if (!key) return key.failure();
   auto watcher =
-      std::make_unique<control::watcher>(std::move(options), std::move(key), std::move(inherited));
+      std::make_unique<control::watcher>(std::move(options), *std::move(key), std::move(inherited));
   if (const auto joined = watcher->join(); !joined) return joined.failure();
   return std::unique_ptr<membership>{new membership{std::make_unique<impl>(std::move(watcher))}};
 }

@@ -74,7 +74,7 @@ class process_standing {
 struct membership_options {
   std::uint32_t nodes = 1;
   node_id node{0};
-  /// The address where node 0 listens. An address other than loopback requires a key file.
+  /// The address where node 0 listens. An address other than loopback requires a key.
   std::string rendezvous_host = "127.0.0.1";
   std::uint16_t rendezvous_port = 0;  ///< 0 on node 0: any free port
   /// Node 0: called on another thread, with the port, once it listens. An error ends the join.
@@ -84,8 +84,9 @@ struct membership_options {
   /// A file of 16 bytes or more that only its owner may access, the same on every node.
   std::string key_file;
   /// Without a key file: a descriptor of key_descriptor(), which the membership owns. Without both,
-  /// the nodes share a key in a file of this user, named by the port of the rendezvous, in
-  /// $XDG_RUNTIME_DIR or /tmp; node 0 removes it.
+  /// the variable RRFP_KEY of the environment; and without it, the nodes share a key in a file of
+  /// this user, named by the port of the rendezvous, in $XDG_RUNTIME_DIR or /tmp; node 0 removes
+  /// it.
   int key_fd = -1;
 
   /// These four and `nodes` must be the same on every node.

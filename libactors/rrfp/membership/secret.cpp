@@ -1,6 +1,7 @@
 #include "secret.hpp"
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 
@@ -31,6 +32,21 @@ struct closer {
 
 error key_error(const std::string& path, std::string_view problem) {
   return error{fmt::format("key file '{}': {}", path, problem)};
+}
+
+/// `bytes`: a key with its line end, and room for one byte more than the largest key. An error says
+/// what is wrong.
+result<secret> to_key(std::vector<unsigned char> bytes, std::size_t size) {
+  const bool too_long = size > key_bytes_max;
+  // The line end that `openssl rand -hex 32 > key` writes does not belong to the key.
+  while (size > 0 && (bytes[size - 1] == '\n' || bytes[size - 1] == '\r')) --size;
+  OPENSSL_cleanse(bytes.data() + size, bytes.size() - size);
+  bytes.resize(size);
+  secret key{std::move(bytes)};
+  if (too_long || size < key_bytes_min)
+    return error{fmt::format("expected {} to {} bytes, got {}", key_bytes_min, key_bytes_max,
+                             too_long ? "more" : std::to_string(size))};
+  return key;
 }
 
 }  // namespace
@@ -70,16 +86,20 @@ result<secret> read_key_file(const std::string& path) {
     if (got == 0) break;
     size += static_cast<std::size_t>(got);
   }
-  const bool too_long = size > key_bytes_max;
-  // The line end that `openssl rand -hex 32 > key` writes does not belong to the key.
-  while (size > 0 && (bytes[size - 1] == '\n' || bytes[size - 1] == '\r')) --size;
-  OPENSSL_cleanse(bytes.data() + size, bytes.size() - size);
-  bytes.resize(size);
-  secret key{std::move(bytes)};
-  if (too_long || size < key_bytes_min)
-    return key_error(path, fmt::format("expected {} to {} bytes, got {}", key_bytes_min,
-                                       key_bytes_max, too_long ? "more" : std::to_string(size)));
+  auto key = to_key(std::move(bytes), size);
+  if (!key) return key_error(path, key.message());
   return key;
+}
+
+result<std::optional<secret>> read_key_variable() {
+  const char* const text = std::getenv(key_variable);
+  if (text == nullptr || *text == '\0') return std::optional<secret>{};
+  std::vector<unsigned char> bytes(key_bytes_max + 1);
+  const auto size = ::strnlen(text, bytes.size());
+  std::memcpy(bytes.data(), text, size);
+  auto key = to_key(std::move(bytes), size);
+  if (!key) return error{fmt::format("variable {}: {}", key_variable, key.message())};
+  return std::optional{*std::move(key)};
 }
 
 result<secret> draw_key() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@ inline constexpr std::size_t key_bytes_min = 16;
 inline constexpr std::size_t key_bytes_max = 4096;
 /// The size of a key that rrfp draws.
 inline constexpr std::size_t drawn_key_bytes = 32;
+/// Holds the key of a job that has no key file.
+inline constexpr const char* key_variable = "RRFP_KEY";
 
 /// Key bytes, wiped on destruction.
 class secret {
@@ -35,6 +38,9 @@ class secret {
 /// Reads a key file: a regular file without access for group and others, of 16 to 4096 bytes
 /// without the line end.
 result<secret> read_key_file(const std::string& path);
+
+/// The key in the environment, if the variable is set and not empty; of the same size.
+result<std::optional<secret>> read_key_variable();
 
 /// Random bytes.
 result<secret> draw_key();

@@ -27,9 +27,11 @@ status watcher::open_listener() {
     if (auto open = listen_at_one_of(*lookup.answer()); !open) return open;
   }
   const auto at = local_address(listener_.get());
-  if (options_.key_file.empty() && !at.is_loopback())
+  if (!key_ && !at.is_loopback())
     return error{
-        fmt::format("the inherited socket listens on {}, which requires a key file", at.text())};
+        fmt::format("the inherited socket listens on {}, which requires a key: set "
+                    "transport.key_file or RRFP_KEY",
+                    at.text())};
   if (!key_) run_key_file_.emplace(at.port());
   // So that an unusable file is an error now, not at the first handshake.
   if (const auto usable = key(); !usable) return usable.failure();
@@ -41,10 +43,11 @@ status watcher::listen_at_one_of(const std::vector<address>& addresses) {
   error last{"the rendezvous host has no address"};
   for (const auto& at : addresses) {
     // Checked before the port opens.
-    if (options_.key_file.empty() && !at.is_loopback())
+    if (!key_ && !at.is_loopback())
       return error{
-          fmt::format("listening on {} requires a key file: without one a job may listen on a "
-                      "loopback address only (127.0.0.1)",
+          fmt::format("listening on {} requires a key, in transport.key_file or the variable "
+                      "RRFP_KEY: without one a job may listen on a loopback address only "
+                      "(127.0.0.1)",
                       at.text())};
     auto fd = listen_at(at);
     if (fd) {
@@ -75,10 +78,10 @@ void watcher::connect() {
   if (!key_ && !run_key_file_) run_key_file_.emplace(options_.rendezvous_port);
   std::string problem;
   for (const auto& to : *lookup.answer()) {
-    if (options_.key_file.empty() && !to.is_loopback())
+    if (!key_ && !to.is_loopback())
       return feed(event::unreachable{
-          fmt::format("joining at {} requires a key file: without one a job may use a "
-                      "loopback address only",
+          fmt::format("joining at {} requires a key, in transport.key_file or the variable "
+                      "RRFP_KEY: without one a job may use a loopback address only",
                       to.text()),
           true});
     auto k = key();

@@ -137,8 +137,8 @@ void watcher::on_refused_key(connection_id id, const link& l) {
   std::string reason = "refused by node 0: key refused";
   if (!run_key_file_) return feed(event::refused{id, {}, reason, false});
   if (!run_key_file_->has_changed()) {
-    reason +=
-        fmt::format(" (this node has no transport.key_file, and used {})", run_key_file_->path());
+    reason += fmt::format(" (this node has neither transport.key_file nor RRFP_KEY, and used {})",
+                          run_key_file_->path());
     return feed(event::refused{id, {}, reason, false});
   }
   // Another job has ended at this port in the meantime: try again with the key that is there now.

@@ -163,12 +163,12 @@ void add_transport(std::vector<key>& table) {
   using o = transport_options;
   keys.text("listen", &o::listen, path_rule::none, "an address or host name",
             "Address on which this node listens; other nodes must be able to reach it. Any address "
-            "except loopback requires `key_file`.");
-  keys.optional_text(
-      "key_file", &o::key_file, path_rule::files, "a file, or nothing",
-      "File with the shared key of the job, at least 16 bytes, readable only by its "
-      "owner. The key itself is never sent. Without a file, on loopback, each run has a "
-      "key of its own.");
+            "except loopback requires a key.");
+  keys.optional_text("key_file", &o::key_file, path_rule::files, "a file, or nothing",
+                     "File with the shared key of the job, at least 16 bytes, readable only by its "
+                     "owner. The key itself is never sent. Without a file, the variable `RRFP_KEY` "
+                     "of the environment holds "
+                     "the key; without both, on loopback, each run has a key of its own.");
   keys.text("tls", &o::tls, path_rule::none, "a list as in UCX_TLS",
             "Transports that UCX may use (UCX's abbreviation tls has nothing to do with "
             "encryption); `auto`: all but `tcp` if every node is on loopback, else all.");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -72,11 +73,13 @@ status check_nodes(const job& j, const provenance& from) {
 /// The node timeout spans several heartbeats, so that one late heartbeat loses no node.
 status check_transport(const job& j, const provenance& from) {
   const auto& t = j.transport;
-  if (!is_loopback(t.listen) && t.key_file.empty())
-    return from.blame("transport.listen",
-                      in_quotes(t.listen) +
-                          " requires transport.key_file: without a key, a node listens on "
-                          "loopback only, such as \"127.0.0.1\"");
+  const auto* const key = std::getenv("RRFP_KEY");
+  if (!is_loopback(t.listen) && t.key_file.empty() && (key == nullptr || *key == '\0'))
+    return from.blame(
+        "transport.listen",
+        in_quotes(t.listen) +
+            " requires a key, in transport.key_file or the variable RRFP_KEY: without one, "
+            "a node listens on loopback only, such as \"127.0.0.1\"");
   const auto message = std::uint64_t{j.data.microbatch_size} * j.data.sequence_length *
                        j.model.hidden * sizeof(float);
   if (t.inflight_bytes < message)

@@ -1,0 +1,10 @@
+"""The commands of a wheel: rrfp-sim, rrfp-jitter, rrfp-report and rrfp-node become the programs in rrfp/bin."""
+
+import os
+import sys
+from pathlib import Path
+
+
+def run():
+    program = Path(__file__).parent / "bin" / Path(sys.argv[0]).name
+    os.execv(program, sys.argv)
