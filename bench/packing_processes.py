@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """What packing by cost and readiness give together in four real processes, for samples of different lengths.
 
-usage: bench/packing_processes.py [--json]
+usage: PYTHONPATH=build/release/python .venv/bin/python bench/packing_processes.py [--json]
 
 Starts four processes of torchrun for each placement: 4 stages, and 2 stages x 2 replicas. Tasks of a microbatch sleep as
 long as its samples cost (linear and attention FLOPs), times a log-normal factor of sigma 0.237, the spread that the paper

@@ -18,7 +18,7 @@ groups = {
     "families": ["families"],
     "ready_schedule": ["ready_schedule"],
     "recovery": ["recovery"],
-    "transformers": ["adapters", "finetune", "towers", "transformers"],
+    "transformers": ["adapters", "dpo", "finetune", "towers", "transformers"],
 }
 path_of = lambda name: str(folder / f"test_{name}.py")
 chosen = sys.argv.pop(1) if sys.argv[1:] and not sys.argv[1].startswith("-") else None
