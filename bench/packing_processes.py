@@ -20,9 +20,9 @@ import subprocess
 import sys
 import time
 
-PROCESSES, STEPS, MICROBATCHES = 4, 5, 16
+PROCESSES, STEPS, MICROBATCHES = 4, 4, 16
 TOKENS = 8192  # of a microbatch, at most
-MEAN_MS = 24.0  # of F, B and W together, of a full microbatch of short samples on a stage
+MEAN_MS = 45.0  # of F, B and W together, of a full microbatch of short samples on a stage
 SIGMA = 0.237
 PLACES = {"4 stages": 1, "2 stages x 2 replicas": 2}  # replicas
 DATA = {

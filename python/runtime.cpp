@@ -190,6 +190,7 @@ class runtime {
   py::dict pass(bool trains, bool updates, std::vector<std::uint32_t> microbatches) {
     using compute::step_purpose;
     auto& loop = open();
+    if (orders_) renew_orders(microbatches);
     const auto purpose = !trains   ? step_purpose::evaluation
                          : updates ? step_purpose::training
                                    : step_purpose::accumulation;
@@ -314,6 +315,14 @@ class runtime {
       }
     };
     return made;
+  }
+
+  void renew_orders(const std::vector<std::uint32_t>& microbatches) {
+    try {
+      orders_->renew(microbatches);
+    } catch (const std::runtime_error& e) {
+      raise(error{e.what(), error_kind::failed});
+    }
   }
 
   actors::training_loop& open() {

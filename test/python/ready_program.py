@@ -352,7 +352,8 @@ def refused(options):
             raise AssertionError(f"expected {wrong} to be refused")
     schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, **options)
     x = torch.zeros(8, width)
-    for wrong in [{"arg_mbs": [(x,)]}, {"arg_mbs": [(x,)] * 4, "target": x}]:
+    several = [(x,)] * 4
+    for wrong in [{"arg_mbs": []}, {"arg_mbs": several, "kwarg_mbs": [{}]}, {"arg_mbs": several, "target": x}]:
         try:
             schedule.step(**wrong)
         except ValueError as e:

@@ -231,7 +231,7 @@ def test_microbatches_of_their_own_shapes():
         args, ids = draw(7)
         (first, *_) = pipe.eval_microbatches(args, target_mbs=ids)
         assert torch.equal(first, plain[1](plain[0](*args[0])))
-        with pytest.raises(ValueError, match="arg_mbs: expected 4 microbatches, got 3"):
+        with pytest.raises(ValueError, match="target_mbs: expected 3 microbatches, got 4"):
             pipe.step_microbatches(args[:3], target_mbs=ids)
 
 
