@@ -216,6 +216,8 @@ class runtime {
 
   std::uint64_t steps() { return open().steps(); }
   bool leads() { return open().leads(); }
+  /// Whether the run has ended, in order or not; its last tasks may still run.
+  bool is_over() { return loop_ == nullptr || loop_->is_over(); }
   /// Raises the error of a pipeline that has ended.
   void check_open() {
     auto& loop = open();
@@ -413,6 +415,7 @@ PYBIND11_MODULE(_runtime, m) {
       .def("step", &runtime::pass, py::arg("trains"), py::arg("updates"), py::arg("microbatches"))
       .def_property_readonly("steps", &runtime::steps)
       .def_property_readonly("leads", &runtime::leads)
+      .def_property_readonly("is_over", &runtime::is_over)
       .def("check_open", &runtime::check_open)
       .def("recover", &runtime::recover)
       .def("save", &runtime::save)

@@ -70,8 +70,10 @@ class Model:
             if made is None:
                 made = self._make_rank(stage, rank, replica, group and RankGroup(group))
                 self._rank_at[stage, rank, replica] = made
-            elif group is not None:  # a process was lost; the state of a step comes next
-                made.group.connect(group)
+            else:  # a process was lost, and no task runs any more; the state of a step comes next
+                self.drop_gradients()
+                if group is not None:
+                    made.group.connect(group)
             return made
 
     def _make_rank(self, stage, rank, replica, group):

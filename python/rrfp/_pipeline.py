@@ -287,7 +287,6 @@ class Pipeline:
         losses. Raises an Error if nobody came, if the state is lost, or if this process was declared lost itself.
         """
         self._check_idle()
-        self._model.drop_gradients()
         self._model.divisor = 0
         self._call(self._pipeline.recover)
 
@@ -406,7 +405,8 @@ class Pipeline:
                 figures |= {"loss": None, "losses": []}
             self.last = StepResult(**figures)
         except BaseException:
-            self._model.drop_gradients()
+            if not self._pipeline.is_over:  # Else other tasks may still add to the gradients, until close().
+                self._model.drop_gradients()
             raise
         finally:
             self._model.batch = None

@@ -404,3 +404,43 @@ def test_a_model_of_frozen_parameters_alone_is_not_trained():
         parts[1].requires_grad_(True)
         pipe.step(x, target=y)
         assert pipe.steps == 1
+
+
+def test_a_failed_step_leaves_the_gradients_to_the_backwards_that_still_run():
+    """Without a gradient, the backward of another stage would end in memory that was given back."""
+    seen = []
+
+    class Slow(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, y, weight):
+            ctx.weight = weight
+            return y.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            if ctx.weight.grad is not None:  # of the microbatch before
+                time.sleep(0.5)  # The other stage fails meanwhile.
+                seen.append(ctx.weight.grad is not None)
+            return gradient, None
+
+    class First(torch.nn.Linear):
+        def forward(self, x):
+            return Slow.apply(super().forward(x), self.weight)
+
+    class FailsInThird(torch.nn.Linear):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            if self.calls == 3:
+                raise LookupError("no third")
+            return super().forward(x)
+
+    settings = {"dispatch.mode": "in-order", "dispatch.policy": "one_f_one_b"}
+    parts = [First(16, 16), FailsInThird(16, 16)]
+    x, y = rows(1)
+    with rrfp.Pipeline(parts, loss_fn, n_microbatches=4, optimizer=adam, settings=settings) as pipe:
+        with pytest.raises(rrfp.Error, match="LookupError: no third"):
+            pipe.step(x, target=y)
+    assert seen == [True]
+    assert all(p.grad is None for part in parts for p in part.parameters())
