@@ -25,6 +25,7 @@
 #include <cstdio>
 #include <functional>
 #include <numeric>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -118,42 +119,47 @@ std::size_t end_of_step(const std::vector<sample_work>& samples, std::size_t fir
   return first;
 }
 
-packed by_tokens(const std::vector<sample_work>& samples, std::uint32_t replicas,
-                 std::uint64_t tokens_of_step) {
+/// `cut`: the microbatches of the samples of a step, which are dealt out to the replicas in turn.
+packed dealt(const std::vector<sample_work>& samples, std::uint32_t replicas,
+             std::uint64_t tokens_of_step, auto cut) {
   packed all;
   for (std::size_t first = 0; first < samples.size();) {
     const auto end = end_of_step(samples, first, tokens_of_step);
-    microbatches made(1);
-    for (; first < end; ++first) {
-      if (made.back().tokens + samples[first].tokens > tokens_max) made.emplace_back();
-      made.back().tokens += samples[first].tokens;
-      made.back().work += samples[first].work;
-    }
+    const microbatches made = cut(std::span{samples}.subspan(first, end - first));
     auto& step = all.emplace_back(replicas);
     for (std::size_t i = 0; i < made.size(); ++i) step[i % replicas].push_back(made[i]);
+    first = end;
   }
   return all;
 }
 
+packed by_tokens(const std::vector<sample_work>& samples, std::uint32_t replicas,
+                 std::uint64_t tokens_of_step) {
+  return dealt(samples, replicas, tokens_of_step, [](std::span<const sample_work> of_step) {
+    microbatches made(1);
+    for (const auto& sample : of_step) {
+      if (made.back().tokens + sample.tokens > tokens_max) made.emplace_back();
+      made.back().tokens += sample.tokens;
+      made.back().work += sample.work;
+    }
+    return made;
+  });
+}
+
 packed padded(const std::vector<sample_work>& samples, std::uint32_t replicas,
               std::uint64_t tokens_of_step) {
-  packed all;
-  for (std::size_t first = 0; first < samples.size();) {
-    const auto end = end_of_step(samples, first, tokens_of_step);
+  return dealt(samples, replicas, tokens_of_step, [](std::span<const sample_work> of_step) {
     const auto longest =
-        *std::max_element(samples.begin() + static_cast<std::ptrdiff_t>(first),
-                          samples.begin() + static_cast<std::ptrdiff_t>(end),
+        *std::max_element(of_step.begin(), of_step.end(),
                           [](const auto& a, const auto& b) { return a.work < b.work; });
     const auto rows = std::max<std::size_t>(tokens_max / longest.tokens, 1);
-    auto& step = all.emplace_back(replicas);
-    for (std::size_t i = 0; first < end; ++i) {
-      const auto here = std::min(rows, end - first);
-      step[i % replicas].push_back(
-          {longest.tokens * here, longest.work * static_cast<double>(here)});
-      first += here;
+    microbatches made;
+    for (std::size_t first = 0; first < of_step.size(); first += rows) {
+      const auto here = std::min(rows, of_step.size() - first);
+      made.push_back({longest.tokens * here, longest.work * static_cast<double>(here)});
     }
-  }
-  return all;
+    return made;
+  });
 }
 
 packed by_cost(const std::vector<sample_work>& samples, std::uint32_t replicas,
@@ -261,7 +267,7 @@ packed small_large_small(packed all) {
 }
 
 /// The work of the largest microbatch over the mean, and that of the largest replica, as means
-/// over the steps; and microbatches a replica.
+/// over the steps; and microbatches a replica. The table shows those of the last seed.
 struct balance {
   double microbatches = 0, replicas = 0, count = 0;
 };

@@ -129,8 +129,11 @@ TEST_CASE("replicas may share the microbatches of each step in another way") {
     auto setup = small_setup(c, model_of(false), train_of());
     setup.ranks = ranks;
     setup.replicas = 2;
-    setup.microbatches = [&](step_id step) { return counts[step.value()]; };
-    const auto r = (*session::open(std::move(setup)))->run();
+    setup.on_request = true;
+    const auto opened = *session::open(std::move(setup));
+    for (const auto& of_step : counts) opened->train(of_step);
+    opened->finish();
+    const auto r = opened->run();
     INFO(r.message);
     REQUIRE(r.how == ending::done);
     return std::pair{r.summary.losses_xxh64, r.summary.weights_xxh64};

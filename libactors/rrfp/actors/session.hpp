@@ -100,9 +100,6 @@ struct session_setup {
   pipeline_shape shape;
   std::uint32_t ranks = 1;     ///< tensor-parallel, of each stage
   std::uint32_t replicas = 1;  ///< data-parallel copies
-  /// The microbatches of a step that train() and evaluate() did not give; empty: those of `shape`,
-  /// on each replica. Called on node 0.
-  std::function<microbatch_counts(step_id)> microbatches;
   dispatch_rule rule;
   std::uint32_t lookahead = 0;
   /// Sends block, as in frameworks with fixed schedules: after a task a rank posts its send
@@ -241,6 +238,7 @@ class session {
   status for_each_rank(const rank_work& work, std::chrono::milliseconds limit);
 
   /// With on_request, on node 0: queues a step, evaluation or save. Thread-safe; also before run().
+  /// `microbatches`: those of the step; empty: those of the shape, on each replica.
   void train(microbatch_counts microbatches = {});
   /// A step whose gradients wait for those of the next train().
   void accumulate(microbatch_counts microbatches = {});
