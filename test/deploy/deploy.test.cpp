@@ -41,7 +41,9 @@ class running_job {
 
   std::uint16_t port() const { return port_; }
   bool is_stepping() const {
-    return eventually([&] { return steps() >= 2; }, std::chrono::seconds{60});
+    const bool steps_twice = eventually([&] { return steps() >= 2; }, std::chrono::seconds{60});
+    if (!steps_twice) WARN("the job said: " << run_.err());
+    return steps_twice;
   }
   double steps() const {
     const auto page = get(port_, "/metrics");

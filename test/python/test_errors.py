@@ -408,7 +408,7 @@ def test_a_model_of_frozen_parameters_alone_is_not_trained():
 
 def test_a_failed_step_leaves_the_gradients_to_the_backwards_that_still_run():
     """Without a gradient, the backward of another stage would end in memory that was given back."""
-    seen = []
+    seen, begun = [], threading.Event()
 
     class Slow(torch.autograd.Function):
         @staticmethod
@@ -419,6 +419,7 @@ def test_a_failed_step_leaves_the_gradients_to_the_backwards_that_still_run():
         @staticmethod
         def backward(ctx, gradient):
             if ctx.weight.grad is not None:  # of the microbatch before
+                begun.set()
                 time.sleep(0.5)  # The other stage fails meanwhile.
                 seen.append(ctx.weight.grad is not None)
             return gradient, None
@@ -433,6 +434,7 @@ def test_a_failed_step_leaves_the_gradients_to_the_backwards_that_still_run():
         def forward(self, x):
             self.calls += 1
             if self.calls == 3:
+                begun.wait(60)
                 raise LookupError("no third")
             return super().forward(x)
 

@@ -51,14 +51,19 @@ class taken_port {
   std::uint16_t port_ = 0;
 };
 
-/// The first of `count` consecutive ports that are currently free.
+/// The first of `count` consecutive ports that are currently free. They lie below those that the
+/// system gives to connections, and processes begin their search at different ports: in the time
+/// until the caller binds them nobody else takes them.
 inline std::uint16_t free_ports(std::uint16_t count) {
+  constexpr unsigned lowest = 10'000, end = 32'000;
+  static unsigned next = static_cast<unsigned>(::getpid()) * 89;
   for (;;) {
-    const auto first = taken_port{}.port();
-    bool all = first < 60'000;
+    const unsigned first = lowest + next % (end - lowest);
+    next += count;
+    bool all = first + count <= end;
     for (std::uint16_t i = 0; all && i < count; ++i)
       all = taken_port{static_cast<std::uint16_t>(first + i)}.port() != 0;
-    if (all) return first;
+    if (all) return static_cast<std::uint16_t>(first);
   }
 }
 
