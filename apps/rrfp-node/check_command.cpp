@@ -44,7 +44,7 @@ std::uint64_t parameters_of(stage_id stage, const pipeline_shape& shape,
 double bytes_of_copies(const job::job& j, const pipeline_shape& shape,
                        const std::vector<compute::chunk_estimate>& chunks,
                        const plan::node_places& places) {
-  const std::vector<std::string> hosts(places.nodes());
+  const std::vector<std::string> hosts(places.nodes(), "any");
   std::vector<double> held(places.nodes());
   for (std::uint32_t s = 0; s < shape.stages; ++s)
     for (std::uint32_t r = 0; r < j.pipeline.tp; ++r) {

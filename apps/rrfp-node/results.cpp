@@ -108,8 +108,10 @@ void json_log::resume(const job::job& run, const checkpoint::found_checkpoint& f
 }
 
 void json_log::recovery(const job::job& run, const actors::recovery_record& r,
-                        const recovery_totals& totals) {
+                        const recovery_totals& totals, const std::vector<node_id>& absent) {
   if (file_ == nullptr) return;
+  auto without = json::array();
+  for (const auto n : absent) without.push_back(n.value());
   write(text_of({{"event", "recovery"},
                  {"run", run.name},
                  {"step", r.step},
@@ -117,7 +119,8 @@ void json_log::recovery(const job::job& run, const actors::recovery_record& r,
                  {"from_copies", r.from_copies},
                  {"repeated_steps", r.repeated_steps},
                  {"held_s", r.held_s},
-                 {"restarts", totals.restarts}}));
+                 {"restarts", totals.restarts},
+                 {"absent", std::move(without)}}));
 }
 
 std::string line_of(const actors::straggler_report& r) {

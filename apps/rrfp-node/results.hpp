@@ -31,9 +31,9 @@ class json_log {
   void evaluation(const job::job& run, const actors::evaluation_summary& e);
   void checkpoint(const job::job& run, const actors::checkpoint_report& r);
   void resume(const job::job& run, const checkpoint::found_checkpoint& from);
-  /// `totals`: of all losses of the job.
+  /// `totals`: of all losses of the job. `absent`: the nodes that it goes on without.
   void recovery(const job::job& run, const actors::recovery_record& r,
-                const recovery_totals& totals);
+                const recovery_totals& totals, const std::vector<node_id>& absent);
   void straggler(const job::job& run, const actors::straggler_report& r);
   void summary(const job::job& run, const actors::run_result& r);
   /// Error: a write failed, for example because the disk is full.

@@ -208,7 +208,11 @@ void training::log_begin(const actors::begun_run& begun) {
     notes_.push_back(
         fmt::format("{}: {} after step {} ({} steps repeated), {:.1f} s after the loss", j.name,
                     resumes ? "resumed" : "restarted", r.step, r.repeated_steps, r.held_s));
-    log_->recovery(j, r, begun.totals);
+    for (const auto n : start.start.absent)
+      notes_.push_back(fmt::format(
+          "{}: goes on without node {}; others compute its ranks until a process takes its place",
+          j.name, n.value()));
+    log_->recovery(j, r, begun.totals, start.start.absent);
   }
   if (start.setup.resume) {
     notes_.push_back(fmt::format("{}: {}", j.name, line_of(*start.setup.resume)));

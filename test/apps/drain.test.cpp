@@ -2,11 +2,8 @@
 /// bits and without a repeated step; all together end the job.
 #include <catch2/catch.hpp>
 
-#include <map>
-#include <memory>
 #include <set>
 
-#include "http.hpp"
 #include "recovering_job.hpp"
 
 namespace {
@@ -17,8 +14,6 @@ using std::chrono::seconds;
 
 constexpr int drained = 4;
 constexpr int interrupted = 130;
-/// Messages take time, so that a run lasts longer than the drains in it.
-const settings slow{"jitter.link=exponential", "jitter.link_mean_ms=15"};
 
 /// Each step of a run once, and all of them.
 void check_steps(const std::vector<json>& log, std::uint64_t steps) {
@@ -31,71 +26,6 @@ void check_steps(const std::vector<json>& log, std::uint64_t steps) {
   }
   for (const auto& r : events(log, "recovery")) CHECK(r.at("repeated_steps") == 0);
 }
-
-/// Nodes that are started one by one; who starts one again is the test.
-class joined_nodes {
- public:
-  explicit joined_nodes(std::uint32_t nodes, settings more = {})
-      : more_(std::move(more)), all_(nodes) {
-    std::ofstream{folder_ / "job.toml"} << job_text;
-    more_.insert(more_.end(), slow.begin(), slow.end());
-    for (std::uint32_t n = 0; n < nodes; ++n) start(n);
-  }
-
-  void start(std::uint32_t node, const settings& others = {}) {
-    std::vector<std::string> join{RRFP_NODE,   "join",        at("job.toml"),     "--nnodes",
-                                  nodes(),     "--node-rank", name(node),         "--rendezvous",
-                                  rendezvous_, "--set",       "run.progress=none"};
-    for (const auto& s : more_)
-      join.insert(join.end(), {"--set", s == "checkpoint.dir" ? s + "=" + at("checkpoints") : s});
-    for (const auto& s : others) join.insert(join.end(), {"--set", s});
-    if (node == 0) join.insert(join.end(), {"--json", at("out.jsonl")});
-    all_[node] = std::make_unique<program>(join);
-  }
-  void signal(std::uint32_t node, int number = SIGTERM) { all_[node]->signal(number); }
-  std::string err(std::uint32_t node) const { return all_[node]->err(); }
-  outcome end(std::uint32_t node) {
-    auto o = all_[node]->wait(seconds{60});
-    UNSCOPED_INFO("node " << node << ": " << o.code << "\n" << o.out << o.err);
-    return o;
-  }
-
-  std::vector<json> log() const { return log_of(at("out.jsonl")); }
-  std::size_t recoveries() const { return events(log(), "recovery").size(); }
-  void wait_for(const std::function<bool()>& condition) const {
-    if (eventually(condition, seconds{60})) return;
-    for (std::uint32_t n = 0; n < all_.size(); ++n)
-      UNSCOPED_INFO("node " << n << "\n" << all_[n]->out() << all_[n]->err());
-    FAIL("not in time");
-  }
-  void wait_for_steps(std::size_t steps) const {
-    wait_for([&] { return events(log(), "step").size() >= steps; });
-  }
-
-  /// The same training by one process, which nobody disturbs.
-  std::vector<json> undisturbed() const {
-    std::vector<std::string> run{RRFP_NODE, "run", at("job.toml"), "--json", at("twin.jsonl")};
-    for (const auto& s : more_)
-      if (!s.starts_with("jitter.") && s != "checkpoint.dir") run.insert(run.end(), {"--set", s});
-    REQUIRE(run_program(run).code == 0);
-    return log_of(at("twin.jsonl"));
-  }
-  void check_done(std::uint64_t steps) {
-    for (std::uint32_t n = 0; n < all_.size(); ++n) CHECK(end(n).code == 0);
-    check_steps(log(), steps);
-    CHECK(results_of(log()) == results_of(undisturbed()));
-  }
-  std::string at(const std::string& name) const { return folder_ / name; }
-
- private:
-  static std::string name(std::size_t n) { return std::to_string(n); }
-  std::string nodes() const { return name(all_.size()); }
-
-  scratch_folder folder_;
-  settings more_;
-  const std::string rendezvous_ = "127.0.0.1:" + std::to_string(free_ports(1));
-  std::vector<std::unique_ptr<program>> all_;
-};
 
 }  // namespace
 
@@ -114,7 +44,8 @@ TEST_CASE("a node that is told to end leaves after a step, and its replacement g
     CHECK(told.at("from_copies") == true);
     CHECK(told.at("lost") == "node " + std::to_string(node) + " leaves the job");
   }
-  job.check_done(150);
+  job.check_same_bits();
+  check_steps(job.log(), 150);
 }
 
 TEST_CASE("several nodes of one machine are told to end: they leave one after the other") {
@@ -137,7 +68,8 @@ TEST_CASE("several nodes of one machine are told to end: they leave one after th
     job.start(node);
     job.wait_for([&] { return job.recoveries() == n; });
   }
-  job.check_done(150);
+  job.check_same_bits();
+  check_steps(job.log(), 150);
 }
 
 TEST_CASE("the launcher starts a node that was told to end again, also between evaluations") {
@@ -240,7 +172,8 @@ TEST_CASE("a replacement of another job is refused, and the others go on with th
   CHECK(job.end(1).code == 2);
   CHECK_THAT(job.err(0), Contains("refused a join") && Contains("job hash"));
   job.start(1);
-  job.check_done(200);
+  job.check_same_bits();
+  check_steps(job.log(), 200);
 }
 
 TEST_CASE("without a replacement in time, the others end with code 3 and say who has left") {

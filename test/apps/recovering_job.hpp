@@ -5,12 +5,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include <catch2/catch.hpp>
 
 #include "eventually.hpp"
+#include "http.hpp"
 #include "json_lines.hpp"
 #include "processes.hpp"
 #include "program.hpp"
@@ -148,6 +150,73 @@ class training {
   const settings more_;
   const std::vector<std::string> options_;
   std::unique_ptr<program> run_;
+};
+
+/// Nodes that are started one by one; who starts one again is the test.
+class joined_nodes {
+ public:
+  explicit joined_nodes(std::uint32_t nodes, settings more = {})
+      : more_(std::move(more)), all_(nodes) {
+    std::ofstream{folder_ / "job.toml"} << job_text;
+    // Messages take time, so that a run lasts longer than what happens to it.
+    more_.insert(more_.end(), {"jitter.link=exponential", "jitter.link_mean_ms=15"});
+    for (std::uint32_t n = 0; n < nodes; ++n) start(n);
+  }
+
+  void start(std::uint32_t node, const settings& others = {}) {
+    std::vector<std::string> join{RRFP_NODE,   "join",        at("job.toml"),     "--nnodes",
+                                  nodes(),     "--node-rank", name(node),         "--rendezvous",
+                                  rendezvous_, "--set",       "run.progress=none"};
+    for (const auto& s : more_)
+      join.insert(join.end(), {"--set", s == "checkpoint.dir" ? s + "=" + at("checkpoints") : s});
+    for (const auto& s : others) join.insert(join.end(), {"--set", s});
+    if (node == 0) join.insert(join.end(), {"--json", at("out.jsonl")});
+    all_[node] = std::make_unique<program>(join);
+  }
+  void signal(std::uint32_t node, int number = SIGTERM) { all_[node]->signal(number); }
+  std::string err(std::uint32_t node) const { return all_[node]->err(); }
+  outcome end(std::uint32_t node) {
+    auto o = all_[node]->wait(std::chrono::seconds{60});
+    UNSCOPED_INFO("node " << node << ": " << o.code << "\n" << o.out << o.err);
+    return o;
+  }
+
+  std::vector<json> log() const { return log_of(at("out.jsonl")); }
+  std::size_t recoveries() const { return events(log(), "recovery").size(); }
+  void wait_for(const std::function<bool()>& condition) const {
+    if (eventually(condition, std::chrono::seconds{60})) return;
+    for (std::uint32_t n = 0; n < all_.size(); ++n)
+      UNSCOPED_INFO("node " << n << "\n" << all_[n]->out() << all_[n]->err());
+    FAIL("not in time");
+  }
+  void wait_for_steps(std::size_t steps) const {
+    wait_for([&] { return events(log(), "step").size() >= steps; });
+  }
+
+  /// The same training by one process, which nobody disturbs.
+  std::vector<json> undisturbed() const {
+    std::vector<std::string> run{RRFP_NODE, "run", at("job.toml"), "--json", at("twin.jsonl")};
+    for (const auto& s : more_)
+      if (!s.starts_with("jitter.") && s != "checkpoint.dir") run.insert(run.end(), {"--set", s});
+    REQUIRE(run_program(run).code == 0);
+    return log_of(at("twin.jsonl"));
+  }
+  /// All nodes but the lost ones.
+  void check_same_bits(const std::set<std::uint32_t>& lost = {}) {
+    for (std::uint32_t n = 0; n < all_.size(); ++n)
+      if (!lost.contains(n)) CHECK(end(n).code == 0);
+    CHECK(results_of(log()) == results_of(undisturbed()));
+  }
+  std::string at(const std::string& name) const { return folder_ / name; }
+
+ private:
+  static std::string name(std::size_t n) { return std::to_string(n); }
+  std::string nodes() const { return name(all_.size()); }
+
+  scratch_folder folder_;
+  settings more_;
+  const std::string rendezvous_ = "127.0.0.1:" + std::to_string(free_ports(1));
+  std::vector<std::unique_ptr<program>> all_;
 };
 
 }  // namespace rrfp::test

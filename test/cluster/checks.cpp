@@ -84,10 +84,11 @@ void checkers::on_held(const process& by, std::uint32_t run, const copy_key& wha
   holders_[{run, what}].insert(by.id());
 }
 
-void checkers::on_keep(std::uint32_t run, std::uint64_t step) {
+void checkers::on_keep(std::uint32_t run, std::uint64_t step, std::span<const node_id> present) {
   keeps_[run].insert(step);
   const auto& c = sim_.w.c;
-  const std::set<std::string> hosts{c.hosts.begin(), c.hosts.end()};
+  std::set<std::string> hosts;
+  for (const auto n : present) hosts.insert(c.hosts[n.value()]);
   for (std::uint32_t st = 0; st < c.shape.stages; ++st)
     for (std::uint32_t r = 0; r < c.ranks; ++r) {
       const copy_key what{step, stage_id{st}, rank_id{r}};
@@ -97,7 +98,7 @@ void checkers::on_keep(std::uint32_t run, std::uint64_t step) {
         nodes.insert(sim_.process_at(p).node());
         on.insert(c.hosts[sim_.process_at(p).node()]);
       }
-      RRFP_EXPECT(nodes.size() >= std::min(c.nodes, 2u),
+      RRFP_EXPECT(nodes.size() >= std::min<std::size_t>(present.size(), 2),
                   "older copies go, but " + name_of(run, what) + " is not held twice");
       // The other replicas' hosts come first, and these may all be one.
       RRFP_EXPECT(on.size() >= std::min<std::size_t>(hosts.size(), 2),

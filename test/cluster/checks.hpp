@@ -40,7 +40,8 @@ class checkers {
 
   // Copies are held twice before older ones go, and on two hosts if there are two.
   void on_held(const process& by, std::uint32_t run, const copy_key& what);
-  void on_keep(std::uint32_t run, std::uint64_t step);
+  /// `present`: the nodes that take part.
+  void on_keep(std::uint32_t run, std::uint64_t step, std::span<const node_id> present);
   /// It has dropped its copies because the job goes on without them.
   void on_cleared(const process& by);
   void on_kept(const process& by, std::uint32_t run, std::uint64_t step);

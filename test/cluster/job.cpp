@@ -60,6 +60,7 @@ job_core_options job::core_options() {
         .evaluations = history_.evaluations_done * (c_.evaluation ? c_.evaluation->batches : 0)};
   o.hang_timeout_s = 60;
   o.nodes = c_.nodes;
+  o.absent = static_cast<std::uint32_t>(on_.setup().absent.size());
   o.drain_ms = drain_ms;
   return o;
 }
@@ -224,14 +225,14 @@ void job::carry_out(const job_action::copy_state& a) {
 void job::carry_out(const job_action::keep_copies& a) {
   RRFP_EXPECT(a.step == record_.step, "copies are kept without their record");
   copies_since_.reset();
-  on_.owner().sim().checks.on_keep(on_.setup().run, a.step);
-  for (std::uint32_t n = 0; n < c_.nodes; ++n) {
+  on_.owner().sim().checks.on_keep(on_.setup().run, a.step, on_.present());
+  for (const auto n : on_.present()) {
     mail m;
     m.kind = mail_kind::keep_copies;
     m.step = record_.step;
     m.text = record_.bytes;
-    if (keeps_details(node_id{n})) m.more_values = state_of(record_.details).value();
-    on_.send_to_node(node_id{n}, std::move(m));
+    if (keeps_details(n)) m.more_values = state_of(record_.details).value();
+    on_.send_to_node(n, std::move(m));
   }
 }
 
@@ -293,10 +294,10 @@ void job::carry_out(const job_action::end& a) {
   }
   if (m.is_good)
     m.values = {weights_hash_, history_.losses, history_.evaluations, history_.began_after};
-  for (std::uint32_t n = 0; n < c_.nodes; ++n) {
+  for (const auto n : on_.present()) {
     auto copy = m;
-    if (m.is_good && keeps_details(node_id{n})) copy.more_values = state_of(details()).value();
-    on_.send_to_node(node_id{n}, std::move(copy));
+    if (m.is_good && keeps_details(n)) copy.more_values = state_of(details()).value();
+    on_.send_to_node(n, std::move(copy));
   }
 }
 

@@ -17,6 +17,14 @@ std::variant<leader_core, follower_core> core_of(const process& owner) {
   o.again = owner.fence().has_joined;
   o.lost = owner.fence().lost;
   o.over = owner.fence().is_over;
+  o.expected = owner.fence().expected;
+  if (c.reroutes) {
+    const auto places = c.places({});
+    for (std::size_t i = 0; i < c.stage_ranks(); ++i) {
+      auto& set = o.stand_ins.emplace_back();
+      for (auto at = i; at < places.size(); at += c.stage_ranks()) set.push_back(places[at]);
+    }
+  }
   o.nodes = c.nodes;
   o.node = node_id{node};
   o.heartbeat = c.heartbeat;
@@ -274,12 +282,29 @@ void member::carry_out(const action::job_over&) {
 }
 
 void member::carry_out(const action::joined& a) {
-  owner_.fence().has_joined = true;
+  auto& fence = owner_.fence();
+  fence.has_joined = true;
+  fence.expected.clear();
+  for (const auto& m : a.members)
+    if (!m.is_absent) fence.expected.insert(node_id{m.node});
   members_ = a.members;
   to_.joined();
 }
 
+std::vector<node_id> member::absent() const {
+  std::vector<node_id> all;
+  for (const auto& m : members_)
+    if (m.is_absent) all.emplace_back(m.node);
+  return all;
+}
+
+void member::carry_out(const action::node_waits& a) {
+  owner_.fence().expected.insert(a.node);
+  if (on_waiting_) on_waiting_(a.node);
+}
+
 void member::carry_out(const action::lost& a) {
+  owner_.fence().expected.erase(a.node);
   if (!leaving_) lost_ = a;
 }
 

@@ -56,6 +56,8 @@ class member {
   bool is_whole() const { return !members_.empty() && !lost_ && !leaving_ && !ended_; }
   /// As membership::members().
   const std::vector<membership_core::roster_entry>& members() const { return members_; }
+  std::vector<node_id> absent() const;
+  void on_waiting(std::function<void(node_id)> callback) { on_waiting_ = std::move(callback); }
   const std::string& waiting() const { return waiting_; }
 
  private:
@@ -94,6 +96,7 @@ class member {
   void carry_out(const membership_core::action::job_over&);
   void carry_out(const membership_core::action::clock_offset& a);
   void carry_out(const membership_core::action::joined& a);
+  void carry_out(const membership_core::action::node_waits& a);
   void carry_out(const membership_core::action::lost& a);
   void carry_out(const membership_core::action::left&);
   void carry_out(const membership_core::action::exchanged& a);
@@ -114,6 +117,7 @@ class member {
   std::string waiting_;
   std::optional<membership_core::action::lost> lost_;
   loss_handler on_lost_;
+  std::function<void(node_id)> on_waiting_;
   bool loss_delivered_ = false;
   bool listens_ = false;
   bool connects_ = false;  ///< an attempt is under way, and the thread waits for it

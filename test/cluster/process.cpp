@@ -19,6 +19,9 @@ constexpr nanoseconds leave_limit = 5 * s;
 /// As long as a membership takes to write what is left and close.
 constexpr nanoseconds linger_max = 60 * ms;
 
+/// The process of an absent node, for the checkers.
+constexpr std::uint32_t nobody = ~0U;
+
 constexpr char success_mark = '+';
 
 char mark_of(error_kind kind) { return static_cast<char>('0' + static_cast<int>(kind)); }
@@ -35,8 +38,9 @@ struct node_start {
   std::uint64_t token = 0;
   recovery_point from;
   std::optional<std::uint64_t> resume;  ///< the step of a checkpoint
+  std::vector<node_id> absent;
 };
-auto fields(auto f, node_start& x) { return f(x.token, x.from, x.resume); }
+auto fields(auto f, node_start& x) { return f(x.token, x.from, x.resume, x.absent); }
 
 }  // namespace
 
@@ -46,6 +50,7 @@ process::process(simulation& in, std::uint32_t id, identity who)
       who_(who),
       // A launcher's nodes are not fenced.
       fence_{membership_core::process_id{in.w.c.restarts == restart_kind::loop ? id + 1 : 0},
+             {},
              {},
              false,
              false},
@@ -257,6 +262,10 @@ void process::agree(const result<std::string>& mine, answering answer, receiver 
                            answer = std::move(answer)](const texts& got) -> result<texts> {
     texts all;
     for (std::size_t n = 0; n < got.size(); ++n) {
+      if (member_->members()[n].is_absent) {
+        all.emplace_back();
+        continue;
+      }
       const auto one = unmarked(got[n]);
       if (!one) {
         if (const auto& lost = member_->loss()) return error{lost->message, error_kind::node_lost};
@@ -301,6 +310,7 @@ void process::agree_on_start(bool has_joined) {
         RRFP_EXPECT(start, name() + " got a start that does not decode");
         token_ = start->token;
         if (has_joined) sim_.on_joined(*this, join_began_);
+        absent_ = std::move(start->absent);
         go_on(std::move(start->from), start->resume);
       });
 }
@@ -309,8 +319,9 @@ void process::agree_on_start(bool has_joined) {
 result<process::texts> process::begin_with(const texts& all) {
   std::vector<recovery_card> cards;
   std::vector<std::uint32_t> processes;
+  const auto absent = member_->absent();
   for (const auto& bytes : all) {
-    auto card = decoded<node_card>(bytes);
+    auto card = bytes.empty() ? node_card{nobody, {}} : decoded<node_card>(bytes);
     RRFP_EXPECT(card, name() + " got a card that does not decode");
     processes.push_back(card->process);
     cards.push_back(std::move(card->recovery));
@@ -323,13 +334,15 @@ result<process::texts> process::begin_with(const texts& all) {
     if (const auto newest = sim_.disk.find_newest()) resume = newest->step;
   const auto token = random_.next();
   texts answers;
+  const auto places = c().places(absent);
   for (auto& part : parts_of(point, c().nodes, [&](stage_id stage, rank_id rank) {
          std::vector<node_id> nodes;
          for (std::uint32_t d = 0; d < c().replicas; ++d)
-           nodes.push_back(c().node_of(replica_id{d}, stage, rank));
+           nodes.push_back(
+               places[d * c().stage_ranks() + stage.value() * c().ranks + rank.value()]);
          return nodes;
        }))
-    answers.push_back(encoded(node_start{token, std::move(part), resume}));
+    answers.push_back(encoded(node_start{token, std::move(part), resume, absent}));
   return answers;
 }
 
@@ -417,6 +430,7 @@ void process::go_on(recovery_point from, std::optional<std::uint64_t> resume) {
   session_setup setup;
   setup.run = static_cast<std::uint32_t>(finished_.size());
   setup.token = token_;
+  setup.absent = absent_;
   setup.makes_copies = may_recover() || !from.lost.empty();
   setup.from = from;
   setup.first_step = from.has_copies() ? from.record.step : 0;
@@ -449,7 +463,8 @@ void process::open_session(session_setup setup, const status& ready) {
   card_.began_after = setup.from.began_after ? *setup.from.began_after : setup.first_step;
   if (leads() && !setup.from.lost.empty())
     note("goes on after step " + std::to_string(setup.first_step) + " of " +
-         std::to_string(setup.from.steps));
+         std::to_string(setup.from.steps) +
+         (absent_.empty() ? "" : ", " + std::to_string(absent_.size()) + " nodes are absent"));
   if (session_) over_.push_back(std::move(session_));
   has_met_ = false;
   ended_.reset();
@@ -477,7 +492,9 @@ void process::open_session(session_setup setup, const status& ready) {
 
 /// Tells each node whom it connects to: node and session by turns.
 result<process::texts> process::introduce(const texts& numbers, const recovery_point& from) const {
-  const auto node_of = [&](replica_id d, stage_id st, rank_id r) { return c().node_of(d, st, r); };
+  const auto node_of = [&](replica_id d, stage_id st, rank_id r) {
+    return session_->node_of(d, st, r);
+  };
   std::vector<stage_id> path;
   for (std::uint32_t v = 0; v < c().shape.virtual_stages(); ++v)
     path.push_back(c().shape.at(virtual_stage_id{v}).stage);
@@ -494,6 +511,7 @@ result<process::texts> process::introduce(const texts& numbers, const recovery_p
   for (std::uint32_t n = 0; n < c().nodes; ++n) {
     std::vector<std::uint32_t> peers;
     for (const auto other : all.of(node_id{n})) {
+      if (member_->members()[other.value()].is_absent) continue;
       peers.push_back(other.value());
       peers.push_back(static_cast<std::uint32_t>(std::stoul(numbers[other.value()])));
     }
@@ -517,6 +535,7 @@ void process::meet() {
         session_->give_up(lost.node, lost.message);
         session_->lose(lost.message);
       });
+      if (leads()) member_->on_waiting([this](node_id n) { session_->take_in(n); });
       has_met_ = true;
       if (!may_recover()) give_up_drain();
       if (interrupts_ > 0) session_->interrupt(interrupts_ > 1);
@@ -530,6 +549,7 @@ void process::meet() {
 void process::on_run_ended() {
   later(random_.between(1 * us, 100 * us), [this, how = *ended_] {
     member_->on_lost(nullptr);
+    member_->on_waiting(nullptr);
     if (how.how == job_end::node_lost && !how.drained) return close_session(how);
     exchange(
         {}, finish_limit, [](const texts&) { return texts(1); },

@@ -31,6 +31,7 @@ class process {
   struct place {
     membership_core::process_id process;
     std::set<membership_core::process_id> lost;
+    std::set<node_id> expected;
     bool has_joined = false;
     bool is_over = false;
 
@@ -156,6 +157,7 @@ class process {
   std::function<texts(const texts&)> answer_;
   receiver exchanged_;
   std::uint64_t token_ = 0;
+  std::vector<node_id> absent_;
   std::unique_ptr<session> session_;
   bool has_met_ = false;                        ///< the nodes of session_
   std::optional<run_end> ended_;                ///< of session_

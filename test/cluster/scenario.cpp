@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include <rrfp/core/recovery_point.hpp>
+
 namespace rrfp::cluster {
 
 namespace {
@@ -126,6 +128,17 @@ void make_harmless(std::vector<fault>& faults, nanoseconds node_timeout) {
   }
 }
 
+/// Losses of nodes that the job may go on without.
+void draw_losses(scenario& c, nanoseconds time) {
+  random_source random{c.seed, 4};
+  for (auto n = random.between(0, 3); n > 0; --n) {
+    fault f;
+    f.at = random.between(c.heartbeat * 4, c.heartbeat * 4 + time);
+    f.node = static_cast<std::uint32_t>(random.between(1, c.nodes - 1));
+    c.faults.push_back(f);
+  }
+}
+
 void draw_faults(scenario& c, random_source& random) {
   const auto time = c.expected_time();
   const auto count = random.below(5);
@@ -140,6 +153,7 @@ void draw_faults(scenario& c, random_source& random) {
     next.at = c.faults.back().at + random.between(0, c.node_timeout + c.heartbeat * 4);
     c.faults.push_back(next);
   }
+  if (c.reroutes) draw_losses(c, time);
   // A stopped process and its replacement that both join while the job waits for yet another node:
   // either may take the place.
   if (c.has(fault_kind::replace))
@@ -174,6 +188,15 @@ std::uint32_t scenario::microbatches_of(step_id step, replica_id replica) const 
   return static_cast<std::uint32_t>(random.between(least, shape.microbatches));
 }
 
+std::vector<node_id> scenario::places(const std::vector<node_id>& absent) const {
+  std::vector<node_id> all;
+  for (std::uint32_t d = 0; d < replicas; ++d)
+    for (std::uint32_t st = 0; st < shape.stages; ++st)
+      for (std::uint32_t r = 0; r < ranks; ++r)
+        all.push_back(node_of(replica_id{d}, stage_id{st}, rank_id{r}));
+  return places_without(absent, std::move(all), stage_ranks());
+}
+
 nanoseconds scenario::expected_time() const {
   const auto tasks = shape.chunks * shape.microbatches + shape.stages;
   return static_cast<nanoseconds>(runs * steps * 3 * tasks) * task_time * 5 / 4;
@@ -196,6 +219,8 @@ scenario draw_scenario(std::uint64_t seed, size_kind size) {
   c.heartbeat = random.between(10, 50) * ms;
   c.node_timeout = c.heartbeat * random.between(4, 10);
   c.max_restarts = random.one_in(10) ? static_cast<std::uint32_t>(random.below(3)) : 50;
+  c.reroutes = c.replicas > 1 && c.max_restarts > 0 && random_source{seed, 3}.one_in(2);
+  if (c.reroutes) c.steps += 8;  // so that nodes come back while it trains
   if (random.one_in(20)) c.hold = random.between(1, 5) * s;
   c.restarts = random.one_in(3) ? restart_kind::launcher : restart_kind::loop;
   if (c.runs == 1 && random.one_in(2))
@@ -267,7 +292,8 @@ std::string to_string(const scenario& c) {
               number(c.steps) + " steps, " + std::string{name(c.mode)} + " " + c.policy +
               ", heartbeat " + text_of(c.heartbeat) + ", timeout " + text_of(c.node_timeout) +
               ", max_restarts " + number(c.max_restarts) + ", hold " + text_of(c.hold) +
-              (c.restarts == restart_kind::launcher ? ", a launcher" : ", a loop a node");
+              (c.restarts == restart_kind::launcher ? ", a launcher" : ", a loop a node") +
+              (c.reroutes ? ", goes on without lost nodes" : "");
   if (c.saves) text += ", saves every " + number(c.saves->every);
   if (c.evaluation) text += ", evaluations every " + number(c.evaluation->every);
   return text;

@@ -81,6 +81,8 @@ struct scenario {
   nanoseconds task_time = 0;              ///< about
 
   std::uint32_t max_restarts = 0;
+  /// After a loss the job goes on without the node, and whoever starts nodes may take longer.
+  bool reroutes = false;
   std::uint64_t copy_every = 1;
   nanoseconds hold = 30 * s;
   struct saving {
@@ -113,6 +115,8 @@ struct scenario {
     const auto at = (replica.value() * shape.stages + stage.value()) * ranks + rank.value();
     return node_id{at * nodes / (replicas * stage_ranks())};
   }
+  /// The nodes of all ranks while these are absent.
+  std::vector<node_id> places(const std::vector<node_id>& absent) const;
   /// Nothing happens that may cost a node its membership: what is slow is not dead.
   bool is_harmless() const;
   bool has(fault_kind kind) const;

@@ -83,6 +83,7 @@ session::session(process& owner, session_setup setup, std::function<void(run_end
       self_(world_.add_sink(*this)),
       number_(owner.sim().data.open(*this)),
       began_(owner.local_now()),
+      places_(c().places(setup_.absent)),
       transport_(transport_options()),
       links_(owner.c().nodes),
       fetches_(fetch_limits) {
@@ -119,7 +120,7 @@ void session::build() {
     for (std::uint32_t st = 0; st < c().shape.stages; ++st)
       for (std::uint32_t r = 0; r < c().ranks; ++r) {
         const rank_key key{replica_id{d}, stage_id{st}, rank_id{r}};
-        if (c().node_of(key.replica, key.stage, key.rank) != place()) continue;
+        if (node_of(key.replica, key.stage, key.rank) != place()) continue;
         auto driver = std::make_unique<rank_driver>(
             rank_driver{key, static_cast<std::uint32_t>(ranks_.size()),
                         rank_compute{c(), setup_.run, address_of(key), initial_state(key)}});
@@ -216,6 +217,10 @@ void session::interrupt(bool again) {
   m.kind = mail_kind::interrupted;
   m.number = again;
   send(std::move(m));
+}
+
+void session::take_in(node_id waits) {
+  if (!has_ended_ && job_) job_->feed(job_event::node_waits{waits});
 }
 
 void session::drain() {
@@ -394,12 +399,23 @@ void session::deliver(const data_message& m) {
   }
 }
 
+node_id session::node_of(replica_id replica, stage_id stage, rank_id rank) const {
+  return places_[(replica.value() * c().shape.stages + stage.value()) * c().ranks + rank.value()];
+}
+
+std::vector<node_id> session::present() const {
+  std::vector<node_id> all;
+  for (std::uint32_t n = 0; n < c().nodes; ++n)
+    if (std::ranges::count(setup_.absent, node_id{n}) == 0) all.emplace_back(n);
+  return all;
+}
+
 node_id session::node_of(const mail& m) const {
   switch (m.to) {
     case addressee::job: return node_id{0};
     case addressee::node: return node_id{m.at.rank.value()};
-    case addressee::supervisor: return c().node_of(m.at.replica, m.at.stage, rank_id{0});
-    case addressee::rank: return c().node_of(m.at.replica, m.at.stage, m.at.rank);
+    case addressee::supervisor: return node_of(m.at.replica, m.at.stage, rank_id{0});
+    case addressee::rank: return node_of(m.at.replica, m.at.stage, m.at.rank);
   }
   return {};
 }
@@ -435,7 +451,7 @@ void session::send_to_stages(mail m) {
 }
 
 void session::send_to_nodes(const mail& m) {
-  for (std::uint32_t n = 0; n < c().nodes; ++n) send_to_node(node_id{n}, m);
+  for (const auto n : present()) send_to_node(n, m);
 }
 
 void session::send_to_node(node_id to, mail m) {
@@ -455,7 +471,7 @@ void session::send_tensor(rank_driver& from, const task& produced, symbol value)
   h.message.from = address_of(from.key);
   h.message.to = {next->stage, from.key.rank, from.key.replica};
   h.data_bytes = 400 + value % 400;
-  const auto to = c().node_of(from.key.replica, next->stage, from.key.rank);
+  const auto to = node_of(from.key.replica, next->stage, from.key.rank);
   if (to == place()) return on_tensor(*rank_of_.at(key_of(h.message.to)), h, value);
   if (!transport_.number(to, h)) return settle_transport();
   if (world_.counted != nullptr)
@@ -468,7 +484,7 @@ void session::send_tensor(rank_driver& from, const task& produced, symbol value)
 
 void session::send_bytes(const rank_key& to, std::uint32_t group, std::uint32_t from,
                          std::uint32_t member, std::uint64_t tag, const std::string& bytes) {
-  const auto node = c().node_of(to.replica, to.stage, to.rank);
+  const auto node = node_of(to.replica, to.stage, to.rank);
   if (node == place()) {
     mailbox_[{group, member, from, tag}] = bytes;
     return wake_group(group, member);
@@ -931,8 +947,10 @@ void session::copy_state(rank_driver& rank, std::uint64_t step, std::uint64_t co
 }
 
 std::optional<node_id> session::buddy_of_rank(stage_id stage, rank_id rank) const {
+  auto hosts = c().hosts;
+  for (const auto n : setup_.absent) hosts[n.value()].clear();
   return buddy_of(
-      c().replicas, [&](replica_id d) { return c().node_of(d, stage, rank); }, c().hosts);
+      c().replicas, [&](replica_id d) { return node_of(d, stage, rank); }, hosts);
 }
 
 namespace {

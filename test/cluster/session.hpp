@@ -52,6 +52,7 @@ struct run_end {
 struct session_setup {
   std::uint32_t run = 0;
   std::uint64_t token = 0;
+  std::vector<node_id> absent;
   std::uint64_t first_step = 0;
   /// The checkpoint that the run resumes from; of all ranks.
   std::map<copy_key, rank_state> resumed;
@@ -86,6 +87,11 @@ class session final : public data_port, event_sink {
   /// The user interrupts this node, or asks it for a report.
   void interrupt(bool again);
   void drain();
+  /// On node 0: a process waits to take the place of an absent node.
+  void take_in(node_id waits);
+  node_id node_of(replica_id replica, stage_id stage, rank_id rank) const;
+  /// The nodes that take part.
+  std::vector<node_id> present() const;
   void ask_report();
 
   // For the job.
@@ -226,6 +232,7 @@ class session final : public data_port, event_sink {
   const sink_id self_;
   const std::uint32_t number_;
   const nanoseconds began_;
+  const std::vector<node_id> places_;  ///< of all ranks
   actors::ucx::transport_core transport_;
   std::map<node_id, std::uint32_t> numbers_;  ///< of the sessions of those that it connects to
   std::vector<char> links_;                   ///< a link is the address of an entry

@@ -237,6 +237,25 @@ TEST_CASE("Values that do not fit each other are refused with both keys") {
   });
 }
 
+TEST_CASE("Going on without a lost node needs replicas, and is not for programs") {
+  const std::string reroute = "[recovery]\nwithout_replacement = \"reroute\"\n";
+  check({
+      {"[recovery]\nwithout_replacement = \"none\"",
+       "x.toml:2: recovery.without_replacement: expected \"wait\" or \"reroute\", got \"none\""},
+      {reroute,
+       "x.toml:2: recovery.without_replacement: \"reroute\" expects pipeline.replicas of at least "
+       "2, got 1"},
+      {reroute + "[pipeline]\nreplicas = 2",
+       "x.toml:2: recovery.without_replacement: \"reroute\" expects recovery.max_restarts of at "
+       "least 1, got 0"},
+      {reroute + "max_restarts = 1\n[pipeline]\nreplicas = 2", "accepted"},
+  });
+  CHECK(
+      refusal(reroute + "max_restarts = 1\n[pipeline]\nreplicas = 2", {}, job::job_use::embed) ==
+      "x.toml:2: recovery.without_replacement: expected \"wait\" for the modules of a program, got "
+      "\"reroute\"");
+}
+
 TEST_CASE("A model that does not fit the pipeline is refused only for training") {
   const auto train = [](const std::string& text) {
     return refusal("data.text = \".\"\n" + text, {}, job::job_use::train);

@@ -44,6 +44,7 @@ value other_value(const key& k) {
                                  value{std::string{"silu"}},
                                  value{std::string{"bf16"}},
                                  value{std::string{"skip"}},
+                                 value{std::string{"reroute"}},
                                  value{std::string{"file"}},
                                  value{std::string{"never"}},
                                  value{std::string{"bytes"}},

@@ -79,7 +79,9 @@ job_event::any any_event(random_source& random, const job_core_options& o) {
     case 16:
       if (below(random, 20) > 0) return job_event::save_ended{step, {}};
       if (below(random, 2) == 0)
-        return job_event::drain_asked{node_id{static_cast<std::uint32_t>(below(random, 4))}};
+        if (below(random, 4) == 0)
+          return job_event::node_waits{node_id{static_cast<std::uint32_t>(below(random, 4))}};
+      return job_event::drain_asked{node_id{static_cast<std::uint32_t>(below(random, 4))}};
       return job_event::interrupted{below(random, 4) == 0};
     case 17:
       if (below(random, 50) > 0) return job_event::report_requested{"test"};

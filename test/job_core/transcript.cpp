@@ -50,6 +50,8 @@ job_core_options options_of(words& w) {
       o.replicas = small;
     else if (key == "nodes")
       o.nodes = small;
+    else if (key == "absent")
+      o.absent = small;
     else if (key == "steps")
       o.steps = value;
     else if (key == "first_step")
@@ -118,6 +120,7 @@ job_event::any event_of(const std::string& kind, words& w) {
   }
   if (kind == "interrupted") return interrupted{w.more() && w.next() == "again"};
   if (kind == "drain_asked") return drain_asked{node_id{static_cast<std::uint32_t>(w.number())}};
+  if (kind == "node_waits") return node_waits{node_id{static_cast<std::uint32_t>(w.number())}};
   if (kind == "failed" || kind == "suspected") {
     const auto what = w.one_of<error_kind>(error_kinds);
     const error why{w.rest(), what};

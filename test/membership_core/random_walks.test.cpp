@@ -178,6 +178,7 @@ class cluster {
     REQUIRE(nodes_[i].open.erase(a.connection) == 1);
   }
   void carry_out(std::size_t i, const action::stop_listening&) { nodes_[i].listens = false; }
+  void carry_out(std::size_t, const action::node_waits&) { FAIL("all nodes must join"); }
   void carry_out(std::size_t, const action::waiting&) {}
   void carry_out(std::size_t, const action::refused_join&) {}
   void carry_out(std::size_t, const action::gone_early&) {}

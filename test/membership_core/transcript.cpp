@@ -1,5 +1,9 @@
 #include "transcript.hpp"
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include <rrfp/core/follower_core.hpp>
 #include <rrfp/core/leader_core.hpp>
 
@@ -154,8 +158,12 @@ std::string line_of(const action::fence& a) { return "fence " + number(a.process
 std::string line_of(const action::job_over&) { return "job_over"; }
 std::string line_of(const action::clock_offset& a) { return "clock_offset " + in_ms(a.ns); }
 std::string line_of(const action::joined& a) {
-  return "joined " + number(a.members.size()) + " nodes";
+  auto line = "joined " + number(a.members.size()) + " nodes";
+  for (const auto& m : a.members)
+    if (m.is_absent) line += " without " + number(m.node);
+  return line;
 }
+std::string line_of(const action::node_waits& a) { return "node_waits " + number(a.node.value()); }
 std::string line_of(const action::lost& a) {
   return "lost " + number(a.node.value()) + told(a.message);
 }
@@ -192,10 +200,22 @@ class player {
  private:
   void begin(words& w) {
     core_options o;
+    std::map<std::string, std::vector<node_id>> sets;
     o.node = node_id{small(w)};
     if (w.next() != "of") throw std::invalid_argument("expected 'of'");
     o.nodes = small(w);
     if (w.more()) o.process = process_id{small(w)};
+    // After a loss: nodes that stand in for each other, "1.3", and "expected" ones, "0.1".
+    for (auto word = w.more() ? w.next() : ""; !word.empty(); word = w.more() ? w.next() : "") {
+      const bool is_expected = word == "expected";
+      for (const auto n : words{is_expected ? w.next() : word}.parts())
+        if (is_expected)
+          o.expected.insert(node_id{n});
+        else if (n < o.nodes)
+          sets[word].push_back(node_id{n});
+    }
+    for (auto& [_, set] : sets) o.stand_ins.push_back(std::move(set));
+    o.again = !o.stand_ins.empty();
     o.description = "stage " + std::to_string(o.node.value());
     o.heartbeat = 200 * ms;
     o.node_timeout = 1500 * ms;

@@ -48,7 +48,7 @@ constexpr std::chrono::seconds traces_time{120};
 /// Returns the places of the copies of replica 0, the only ranks that are copied.
 rank_places buddies_of(const cluster& c, const session_setup& setup) {
   std::vector<std::string> hosts;
-  for (const auto& m : c.members->members()) hosts.push_back(m.host);
+  for (const auto& m : c.members->members()) hosts.push_back(m.is_absent ? "" : m.host);
   rank_places all;
   for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
     for (std::uint32_t r = 0; r < setup.ranks; ++r)
@@ -95,9 +95,10 @@ std::vector<link_peers> introduce(const cluster& c, const session_setup& setup,
   const auto buddies = setup.recovery ? buddies_of(c, setup) : rank_places{};
   const auto peers = connections_of(c, setup, tied, buddies);
   std::vector<link_peers> told(cards.size(), {cards[0].start, {}, tied, {}});
+  const auto is_absent = [&](node_id n) { return c.members->members()[n.value()].is_absent; };
   for (std::uint32_t n = 0; n < cards.size(); ++n)
     for (const auto other : peers.of(node_id{n}))
-      told[n].addresses[other] = cards[other.value()].address;
+      if (!is_absent(other)) told[n].addresses[other] = cards[other.value()].address;
   for (const auto& [at, buddy] : buddies)
     told[c.places.node_of(replica_id{0}, at.first, at.second).value()].buddies[at] = buddy;
   return told;
@@ -166,7 +167,8 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
   auto told = agree<link_card, link_peers>(
       members, mine(), [&](const std::vector<link_card>& cards) -> result<std::vector<link_peers>> {
         std::vector<std::string> restored;
-        for (const auto& card : cards) restored.push_back(card.restored);
+        for (std::size_t n = 0; n < cards.size(); ++n)
+          if (!members.members()[n].is_absent) restored.push_back(cards[n].restored);
         if (auto all = hosted.check_restored(std::move(restored)); !all) return all.failure();
         return introduce(in_cluster, setup, cards);
       });
@@ -223,7 +225,11 @@ void cluster_link::watch(const caf::actor& watcher) {
     if (watcher_ && !unreachable_.empty())
       post(watcher_, node_unreachable{std::exchange(unreachable_, {})});
   }
-  if (!watcher) return cluster_.members->on_lost(nullptr);
+  if (!watcher) {
+    cluster_.members->on_waiting(nullptr);
+    return cluster_.members->on_lost(nullptr);
+  }
+  cluster_.members->on_waiting([watcher](node_id n) { post(watcher, node_waits{n}); });
   cluster_.members->on_lost([this, watcher](node_id n, std::string why) {
     wire_.give_up(n, why);
     post(watcher, node_lost{std::move(why)});
@@ -253,7 +259,8 @@ std::string cluster_link::finish(trace_recorder* trace) {
   std::string untraced;
   for (std::size_t n = 1; n < traces.size(); ++n) {
     trace->add_bytes(traces[n]);
-    if (traces[n].empty()) untraced += fmt::format("{}{}", untraced.empty() ? "" : ", ", n);
+    if (traces[n].empty() && !members.members()[n].is_absent)
+      untraced += fmt::format("{}{}", untraced.empty() ? "" : ", ", n);
   }
   return untraced.empty() ? untraced : "no tasks of nodes started without a trace: " + untraced;
 }

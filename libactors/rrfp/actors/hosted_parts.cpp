@@ -12,7 +12,6 @@
 #include <rrfp/device/collective_group.hpp>
 #include <rrfp/device/compute_thread.hpp>
 #include <rrfp/device/emulated_compute.hpp>
-#include <rrfp/device/virtual_device.hpp>
 
 namespace rrfp::actors {
 
@@ -274,6 +273,7 @@ std::vector<std::future<void>> hosted_parts::post_to_ranks(const rank_work& work
 void hosted_parts::release_devices() {
   timer_.reset();
   devices_.clear();
+  shared_devices_.clear();
   computes_.clear();
   with_memory_.reset();
 }
@@ -311,8 +311,20 @@ std::unique_ptr<device> hosted_parts::make_device(std::string name, rank_address
   if (with_memory_) return with_memory_->make_device(std::move(name), address);
   if (setup_.caller) return setup_.caller->make_device();
   if (!setup_.emulated) return std::make_unique<compute_thread>(std::move(name), setup_.spin);
+  return make_virtual_device(address);
+}
+
+std::unique_ptr<device> hosted_parts::make_virtual_device(rank_address address) {
   if (!timer_) timer_ = std::make_unique<timer_thread>("virtual devices");
-  return std::make_unique<virtual_device>(*timer_);
+  const auto [stage, rank, own] = address;
+  bool is_shared = false;
+  for (std::uint32_t d = 0; cluster_ && d < setup_.replicas; ++d)
+    is_shared |= hosts({stage, rank, replica_id{d}}) &&
+                 cluster_->places.is_moved(replica_id{d}, stage, rank);
+  if (!is_shared) return std::make_unique<virtual_device>(*timer_);
+  auto& shared = shared_devices_[{stage, rank}];
+  if (!shared) shared = std::make_unique<virtual_device>(*timer_);
+  return shared->share();
 }
 
 }  // namespace rrfp::actors

@@ -13,6 +13,7 @@
 #include <rrfp/actors/session.hpp>
 #include <rrfp/actors/stage/node_actor.hpp>
 #include <rrfp/device/rank_devices.hpp>
+#include <rrfp/device/virtual_device.hpp>
 #include <rrfp/transport/timer_thread.hpp>
 
 namespace rrfp::actors {
@@ -64,6 +65,9 @@ class hosted_parts {
                    const std::function<rank_address(std::uint32_t)>& address_of);
   metrics::rank_counters& count_rank(rank_address a, const rank_collectives& groups);
   std::unique_ptr<device> make_device(std::string name, rank_address address);
+  /// The ranks that came here because their node is absent share the device of the one that is here
+  /// in another replica.
+  std::unique_ptr<device> make_virtual_device(rank_address address);
   status restore(compute::rank_compute& compute, stage_id stage);
   bool hosts(rank_address a) const;
   std::vector<rank_address> hosted() const;
@@ -79,6 +83,7 @@ class hosted_parts {
   std::shared_ptr<rank_devices> with_memory_;
   /// The timer of emulated devices.
   std::unique_ptr<timer_thread> timer_;
+  std::map<std::pair<stage_id, rank_id>, std::unique_ptr<virtual_device>> shared_devices_;
   std::vector<std::unique_ptr<device>> devices_;
   /// What the ranks compute by, in the order of devices_.
   std::vector<std::pair<rank_address, std::shared_ptr<compute::rank_compute>>> computes_;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <rrfp/base/codec.hpp>
+#include <rrfp/job/node_places.hpp>
 
 namespace rrfp::actors {
 
@@ -49,6 +50,7 @@ result<std::string> result_of(std::string_view bytes) {
 result<std::vector<std::string>> answers_to(membership& members, std::vector<std::string> all,
                                             const answering& answer) {
   for (std::size_t n = 0; n < all.size(); ++n) {
+    if (members.members()[n].is_absent) continue;
     auto one = result_of(all[n]);
     if (one) {
       all[n] = *std::move(one);
@@ -143,6 +145,11 @@ result<std::unique_ptr<membership>> join_job(const job::job& j, const launch_pla
   m.heartbeat = std::chrono::milliseconds{t.heartbeat_ms};
   m.node_timeout = std::chrono::milliseconds{t.node_timeout_ms};
   m.standing = std::move(hooks.standing);
+  if (j.recovery.without_replacement == job::loss_kind::reroute) {
+    const auto places = plan::node_places::make(j, place.nodes);
+    if (!places) return places.failure();
+    m.stand_ins = places->stand_ins();
+  }
   m.stop = std::move(hooks.stop);
   m.on_refused = std::move(hooks.on_refused);
   m.on_gone_early = std::move(hooks.on_gone_early);

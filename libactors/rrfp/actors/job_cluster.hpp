@@ -62,7 +62,8 @@ result<std::string> agree(membership& members, const result<std::string>& mine,
                           std::chrono::milliseconds limit = reading_time_max);
 
 /// agree() with cards and answers of types that have fields() (base/codec.hpp). `answer` gets the
-/// cards of all nodes, a std::vector<Card>, and returns a result<std::vector<Answer>>.
+/// cards of all nodes, a std::vector<Card> with an empty one for each absent node, and returns a
+/// result<std::vector<Answer>>.
 template <class Card, class Answer>
 result<Answer> agree(membership& members, const result<Card>& mine, auto answer,
                      std::chrono::milliseconds limit = reading_time_max) {
@@ -71,6 +72,10 @@ result<Answer> agree(membership& members, const result<Card>& mine, auto answer,
       [&](const std::vector<std::string>& all) -> result<std::vector<std::string>> {
         std::vector<Card> cards;
         for (const auto& bytes : all) {
+          if (bytes.empty()) {  // of an absent node
+            cards.emplace_back();
+            continue;
+          }
           auto card = decoded<Card>(bytes);
           if (!card) return error{"protocol error: a node's card is invalid", error_kind::failed};
           cards.push_back(*std::move(card));

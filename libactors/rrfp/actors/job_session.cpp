@@ -201,8 +201,8 @@ result<std::unique_ptr<session>> open_session(const job::job& j, session_setup s
   if (node.members == nullptr) return session::open(std::move(setup));
   auto places = plan::node_places::make(j, node.members->nodes());
   if (!places) return places.failure();
-  return session::open(std::move(setup),
-                       cluster{node.members, *std::move(places), j.transport, node.start, number});
+  return session::open(std::move(setup), cluster{node.members, places->without(node.start.absent),
+                                                 j.transport, node.start, number});
 }
 
 }  // namespace rrfp::actors

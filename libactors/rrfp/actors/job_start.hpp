@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
+
+#include <rrfp/base/ids.hpp>
 
 namespace rrfp::actors {
 
@@ -18,7 +21,8 @@ auto fields(auto f, job_machines& x) { return f(x.is_one, x.neighbours, x.place)
 struct job_start {
   std::uint64_t token = 0;  ///< a random number of the run, the same on all nodes
   job_machines machines;
+  std::vector<node_id> absent{};  ///< the nodes that the job has gone on without
 };
-auto fields(auto f, job_start& x) { return f(x.token, x.machines); }
+auto fields(auto f, job_start& x) { return f(x.token, x.machines, x.absent); }
 
 }  // namespace rrfp::actors

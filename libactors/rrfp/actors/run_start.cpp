@@ -38,8 +38,9 @@ std::uint64_t draw_token() {
 std::vector<job_machines> machines_of(const std::vector<member>& members) {
   std::map<std::string, std::uint32_t> nodes_on;
   std::vector<job_machines> all;
-  const bool is_one = std::all_of(members.begin(), members.end(),
-                                  [](const member& m) { return job::is_loopback(m.host); });
+  const bool is_one = std::all_of(members.begin(), members.end(), [](const member& m) {
+    return m.is_absent || job::is_loopback(m.host);
+  });
   for (const auto& m : members) all.push_back({is_one, 1, nodes_on[m.host]++});
   for (const auto& m : members) all[m.node.value()].neighbours = nodes_on[m.host];
   return all;
@@ -74,17 +75,21 @@ recovery_point choose_point(std::span<const recovery_card> cards,
 /// Nodes that read different files would train on a mixture of them.
 status check_data(std::span<const node_card> cards, std::size_t run, const job::job& j) {
   std::vector<std::string> fingerprints;
-  for (const auto& card : cards) fingerprints.push_back(card.data[run]);
+  for (const auto& card : cards)
+    fingerprints.push_back((card.data.empty() ? cards.front() : card).data[run]);
   const auto same = check_same_data(fingerprints);
   return same ? same : job::blame(j, job::key_of(j.data), same.message());
 }
 
 /// What node 0 tells each node, if `s` is what it begins itself.
 result<std::vector<node_start>> answers_of(const run_start& s, const job::job& j,
-                                           const std::vector<member>& members) {
+                                           const membership& in) {
+  const auto& members = in.members();
   const auto nodes = static_cast<std::uint32_t>(members.size());
-  const auto places = plan::node_places::make(j, nodes);
+  const auto absent = in.absent();
+  auto places = plan::node_places::make(j, nodes);
   if (!places) return places.failure();
+  *places = places->without(absent);
   auto parts = parts_of(s.from, nodes, [&](stage_id stage, rank_id rank) {
     std::vector<node_id> of_rank;
     for (std::uint32_t d = 0; d < j.pipeline.replicas; ++d)
@@ -95,7 +100,7 @@ result<std::vector<node_start>> answers_of(const run_start& s, const job::job& j
   const auto machines = machines_of(members);
   std::vector<node_start> all;
   for (std::size_t n = 0; n < nodes; ++n)
-    all.push_back({{token, machines[n]},
+    all.push_back({{token, machines[n], absent},
                    std::move(parts[n]),
                    s.setup.resume ? s.setup.resume->folder : std::string{}});
   return all;
@@ -106,8 +111,9 @@ result<std::vector<node_start>> begin_with(run_start& s, const std::vector<node_
                                            std::span<const opened_run> runs,
                                            const membership& members) {
   std::vector<recovery_card> of_recovery;
-  for (const auto& card : cards) {
-    if (card.data.size() != runs.size())
+  for (std::size_t n = 0; n < cards.size(); ++n) {
+    const auto& card = cards[n];
+    if (!members.members()[n].is_absent && card.data.size() != runs.size())
       return error{"protocol error: nodes have different runs", error_kind::failed};
     of_recovery.push_back(card.recovery);
   }
@@ -117,7 +123,7 @@ result<std::vector<node_start>> begin_with(run_start& s, const std::vector<node_
     if (auto same = check_data(cards, s.number, j); !same) return same.failure();
   if (auto chosen = choose_checkpoint(s, runs); !chosen)
     return within("node 0 (" + members.members().front().description + ")", chosen.failure());
-  return answers_of(s, j, members.members());
+  return answers_of(s, j, members);
 }
 
 }  // namespace

@@ -153,6 +153,7 @@ class session::impl {
           mail_ranges{setup_.shape, setup_.ranks, setup_.replicas, cluster_->places.nodes(),
                       setup_.checkpoint.has_value(), setup_.recovery.has_value()});
       context->nodes = cluster_->places.nodes();
+      context->absent = cluster_->start.absent;
     } else {
       context = std::make_shared<run_context>();
     }

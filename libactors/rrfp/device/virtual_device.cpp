@@ -73,6 +73,10 @@ virtual_device::virtual_device(timer_thread& timer) : state_(std::make_shared<st
 
 virtual_device::~virtual_device() { state_->stop(); }
 
+std::unique_ptr<virtual_device> virtual_device::share() const {
+  return std::unique_ptr<virtual_device>{new virtual_device{state_}};
+}
+
 void virtual_device::post(std::function<void()> work) {
   state_->add(
       [work = std::move(work)] {

@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "device.hpp"
 
@@ -19,6 +20,8 @@ class virtual_device final : public device {
   /// `timer` must not end before the last call of post() or occupy().
   explicit virtual_device(timer_thread& timer);
   ~virtual_device() override;
+  /// The same device for another rank: it does the work of both, one task after the other.
+  std::unique_ptr<virtual_device> share() const;
 
   void post(std::function<void()> work) override;
   void occupy(std::function<std::chrono::nanoseconds()> work,
@@ -27,6 +30,7 @@ class virtual_device final : public device {
 
  private:
   class state;
+  explicit virtual_device(std::shared_ptr<state> shared) : state_(std::move(shared)) {}
   const std::shared_ptr<state> state_;
 };
 

@@ -110,9 +110,25 @@ void process_standing::add_lost(process_id process) {
   lost_.insert(process);
 }
 
-void process_standing::note_joined() {
+void process_standing::note_joined(std::set<node_id> present) {
   const std::lock_guard lock{mutex_};
   has_joined_ = true;
+  expected_ = std::move(present);
+}
+
+void process_standing::note_lost(node_id node) {
+  const std::lock_guard lock{mutex_};
+  expected_.erase(node);
+}
+
+void process_standing::note_waiting(node_id node) {
+  const std::lock_guard lock{mutex_};
+  expected_.insert(node);
+}
+
+std::set<node_id> process_standing::expected() const {
+  const std::lock_guard lock{mutex_};
+  return expected_;
 }
 
 membership::membership(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
@@ -124,10 +140,21 @@ std::uint32_t membership::nodes() const { return impl_->watcher->nodes(); }
 
 const std::vector<member>& membership::members() const { return impl_->watcher->members(); }
 
+std::vector<node_id> membership::absent() const {
+  std::vector<node_id> all;
+  for (const auto& m : members())
+    if (m.is_absent) all.push_back(m.node);
+  return all;
+}
+
 std::chrono::nanoseconds membership::clock_offset() const { return impl_->watcher->clock_offset(); }
 
 void membership::on_lost(std::function<void(node_id, std::string)> callback) {
   impl_->watcher->on_lost(std::move(callback));
+}
+
+void membership::on_waiting(std::function<void(node_id)> callback) {
+  impl_->watcher->on_waiting(std::move(callback));
 }
 
 std::optional<node_loss> membership::loss(std::chrono::milliseconds limit) {

@@ -42,7 +42,7 @@ using membership_core::nodes_max;
 using membership_core::status_bytes_max;
 
 /// What a process knows over all its memberships: that it was declared lost, so that another one
-/// may have its place, or that the job is over. Thread-safe.
+/// may have its place, which nodes it expects after a loss, or that the job is over. Thread-safe.
 class process_standing {
  public:
   using process_id = membership_core::process_id;
@@ -56,17 +56,22 @@ class process_standing {
   /// Which processes this one knows to be lost.
   std::set<process_id> lost() const;
   bool has_joined() const;
+  /// On node 0: the nodes that were there before a loss, without the lost one, and those that wait.
+  std::set<node_id> expected() const;
   /// All nodes have agreed on the end: whoever comes now has nothing to do.
   bool is_over() const;
 
   void add_lost(process_id process);
-  void note_joined();
+  void note_joined(std::set<node_id> present);
+  void note_lost(node_id node);
+  void note_waiting(node_id node);
   void note_over();
 
  private:
   const process_id process_;
   mutable std::mutex mutex_;
   std::set<process_id> lost_;
+  std::set<node_id> expected_;
   bool has_joined_ = false;
   bool is_over_ = false;
 };
@@ -106,6 +111,9 @@ struct membership_options {
 
   /// Null on all nodes or on none.
   std::shared_ptr<process_standing> standing;
+  /// After a loss the job goes on without nodes as long as one of each of these sets is there; the
+  /// same on every node. Empty: all nodes must join. Requires `standing`.
+  std::vector<std::vector<node_id>> stand_ins{};
 
   /// How long a process that learns of the end while it joins tells it to others; see leave().
   std::chrono::milliseconds telling_max{0};
@@ -126,6 +134,7 @@ struct member {
   /// Its address as seen by node 0; for node 0, the address at which this node reached it.
   std::string host;
   std::string description;
+  bool is_absent = false;  ///< the job has gone on without it: it contributes nothing
 };
 
 struct node_loss {
@@ -137,11 +146,12 @@ struct node_loss {
 /// functions that block (exchange, leave, the destructor).
 class membership {
  public:
-  /// Blocks until all nodes have joined. Node 0 listens; the others retry until node 0 is up. An
-  /// error says what was expected, what was found, and which nodes are missing. It is node_lost if
-  /// a later join may succeed: nodes did not join in time, node 0 was unreachable, or the previous
-  /// job or process of this node still runs. With a fence it is also node_lost if an earlier
-  /// process of node 0 still has the port, or if this process is lost, which the fence then says.
+  /// Blocks until all nodes have joined, or enough of them. Node 0 listens; the others retry until
+  /// node 0 is up. An error says what was expected, what was found, and which nodes are missing. It
+  /// is node_lost if a later join may succeed: nodes did not join in time, node 0 was unreachable,
+  /// or the previous job or process of this node still runs. With a fence it is also node_lost if
+  /// an earlier process of node 0 still has the port, or if this process is lost, which the fence
+  /// then says.
   static result<std::unique_ptr<membership>> join(membership_options options);
 
   /// The other nodes report this node as lost unless leave() was called before.
@@ -154,6 +164,8 @@ class membership {
   std::uint32_t nodes() const;
   /// On node 0 all nodes, by number; on the others node 0 alone.
   const std::vector<member>& members() const;
+  /// On node 0: the nodes that the job has gone on without.
+  std::vector<node_id> absent() const;
   /// Add it to this process's steady_clock to get that of node 0; 0 on node 0. It is the offset of
   /// the quickest of the last 64 heartbeat round trips (the clock filter of NTP).
   std::chrono::nanoseconds clock_offset() const;
@@ -163,6 +175,10 @@ class membership {
   /// because heartbeats wait for it. After this returns, the previous callback is not called. May
   /// be null.
   void on_lost(std::function<void(node_id, std::string why)> callback);
+
+  /// Node 0: sets the callback of an absent node that waits to join, called as that of on_lost(),
+  /// and several times for one node.
+  void on_waiting(std::function<void(node_id)> callback);
 
   /// The loss, for which it waits at most `limit`; nothing if there is none.
   std::optional<node_loss> loss(std::chrono::milliseconds limit = {});

@@ -348,14 +348,25 @@ void watcher::carry_out(const action::job_over&) {
 }
 
 void watcher::carry_out(const action::joined& a) {
-  if (options_.standing != nullptr) options_.standing->note_joined();
+  std::set<node_id> present;
+  for (const auto& m : a.members)
+    if (!m.is_absent) present.insert(node_id{m.node});
+  if (options_.standing != nullptr) options_.standing->note_joined(std::move(present));
   report([&] {
-    for (const auto& m : a.members) members_.push_back({node_id{m.node}, m.host, m.description});
+    for (const auto& m : a.members)
+      members_.push_back({node_id{m.node}, m.host, m.description, m.is_absent});
     joined_ = true;
   });
 }
 
+void watcher::carry_out(const action::node_waits& a) {
+  if (options_.standing != nullptr) options_.standing->note_waiting(a.node);
+  const std::lock_guard calling{calling_};
+  if (on_waiting_) on_waiting_(a.node);
+}
+
 void watcher::carry_out(const action::lost& a) {
+  if (options_.standing != nullptr) options_.standing->note_lost(a.node);
   report([&] {
     if (!leaving_) lost_ = a;
   });

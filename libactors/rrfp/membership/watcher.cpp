@@ -26,6 +26,8 @@ std::variant<leader_core, follower_core> core_of(const membership_options& o) {
     options.again = o.standing->has_joined();
     options.lost = o.standing->lost();
     options.over = o.standing->is_over();
+    options.stand_ins = o.stand_ins;
+    options.expected = o.standing->expected();
   }
   if (o.node == node_id{0}) return leader_core{std::move(options)};
   return follower_core{std::move(options)};
@@ -118,6 +120,12 @@ void watcher::on_lost(std::function<void(node_id, std::string)> callback) {
     on_lost_ = std::move(callback);
   }
   wake_.set();
+}
+
+void watcher::on_waiting(std::function<void(node_id)> callback) {
+  const std::lock_guard no_call_in_progress{calling_};
+  const std::lock_guard lock{mutex_};
+  on_waiting_ = std::move(callback);
 }
 
 std::optional<node_loss> watcher::loss(std::chrono::milliseconds limit) {

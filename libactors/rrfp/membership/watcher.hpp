@@ -48,6 +48,7 @@ class watcher {
   std::uint32_t nodes() const { return options_.nodes; }
   std::chrono::nanoseconds clock_offset() const { return std::chrono::nanoseconds{offset_ns_}; }
   void on_lost(std::function<void(node_id, std::string)> callback);
+  void on_waiting(std::function<void(node_id)> callback);
   void set_status(const std::string& text);
   std::optional<node_loss> loss(std::chrono::milliseconds limit);
   /// On node 0 the bytes of all, which it must answer; on the others the answer.
@@ -137,6 +138,7 @@ class watcher {
   void carry_out(const action::job_over&);
   void carry_out(const action::clock_offset& a) { offset_ns_ = a.ns; }
   void carry_out(const action::joined& a);
+  void carry_out(const action::node_waits& a);
   void carry_out(const action::lost& a);
   void carry_out(const action::left&) { may_leave_ = true; }
   void carry_out(const action::exchanged& a);
@@ -164,7 +166,8 @@ class watcher {
   bool exchanging_ = false;
   std::string give_up_reason_;
   std::function<void(node_id, std::string)> on_lost_;
-  std::mutex calling_;  ///< held while on_lost_ is called; taken before mutex_
+  std::function<void(node_id)> on_waiting_;
+  std::mutex calling_;  ///< held while a callback is called; taken before mutex_
 
   // Reports of the watch thread.
   bool joined_ = false;

@@ -55,7 +55,7 @@ bool job_core::expects(const job_event::any& e) const {
   using namespace job_event;
   if (phase_ == job_phase::ended) return false;
   if (is<demanded, snapshot_taken, snapshot_written, save_ended, copy_held, interrupted,
-         drain_asked, failed, suspected, timer_fired, progress_reported>(e))
+         drain_asked, node_waits, failed, suspected, timer_fired, progress_reported>(e))
     return true;
   if (is<tick, report_requested>(e))
     return phase_ != job_phase::created && phase_ != job_phase::reporting_hang;
@@ -244,9 +244,16 @@ job_phase job_core::after(const job_event::drain_asked& e) {
   if (e.node.value() >= options_.nodes || !is_new) return phase_;
   drains_asked_.push_back(e.node);
   // Without copies nobody could take the place of the node.
-  if (!options_.copies || drains_asked_.size() == options_.nodes)
+  if (!options_.copies || drains_asked_.size() + options_.absent == options_.nodes)
     return after(job_event::interrupted{});
   if (drains_asked_.size() == 1) set_timer(job_timer::drain, options_.drain_ms);
+  return phase_;
+}
+
+job_phase job_core::after(const job_event::node_waits& e) {
+  if (leaving_ || drained_ || !options_.copies) return phase_;
+  drained_ = e.node;
+  returns_ = true;
   return phase_;
 }
 
@@ -285,7 +292,8 @@ job_phase job_core::end(job_end how, std::string message, bool hung) {
 
 job_phase job_core::end_in_order(job_end how) {
   if (how != job_end::node_lost) return end(how);
-  const auto message = "node " + std::to_string(drained_->value()) + " leaves the job";
+  const auto message = "node " + std::to_string(drained_->value()) +
+                       (returns_ ? " joins the job" : " leaves the job");
   actions_.push_back(job_action::end{how, message, false, false, drained_});
   return job_phase::ended;
 }
@@ -354,7 +362,10 @@ job_phase job_core::after(const job_event::timer_fired& e) {
     case job_timer::loss:
       return suspicion_ ? end(end_of(suspicion_->kind), suspicion_->message) : phase_;
     case job_timer::drain:
-      if (!leaving_ && !drains_asked_.empty()) drained_ = drains_asked_.front();
+      if (!leaving_ && !drains_asked_.empty()) {
+        drained_ = drains_asked_.front();
+        returns_ = false;
+      }
       return phase_;
   }
   return phase_;

@@ -46,6 +46,7 @@ struct job_core_options {
   std::uint32_t ranks = 1;     ///< of each stage
   std::uint32_t replicas = 1;  ///< of the pipeline
   std::uint32_t nodes = 1;
+  std::uint32_t absent = 0;      ///< nodes that the job has gone on without
   std::uint64_t first_step = 0;  ///< steps that were complete before the run
   std::uint64_t steps = 0;       ///< the training is complete after so many; unused with on_request
   bool on_request = false;       ///< steps begin on demand only
@@ -157,6 +158,7 @@ class job_core {
   job_phase after(const job_event::copy_held& e);
   job_phase after(const job_event::interrupted& e);
   job_phase after(const job_event::drain_asked& e);
+  job_phase after(const job_event::node_waits& e);
   job_phase after(const job_event::failed& e);
   job_phase after(const job_event::suspected& e);
   job_phase after(const job_event::report_requested& e);
@@ -224,7 +226,8 @@ class job_core {
   bool leaving_ = false;    ///< the run ends after the step and its save
 
   std::vector<node_id> drains_asked_;  ///< in order
-  std::optional<node_id> drained_;     ///< leaves after the next training step
+  std::optional<node_id> drained_;     ///< leaves, or joins, after the next training step
+  bool returns_ = false;               ///< drained_ joins
 
   std::optional<save> save_;
   std::uint64_t last_save_;   ///< last step tried, or resumed from

@@ -141,6 +141,11 @@ struct interrupted {
 struct drain_asked {
   node_id node;
 };
+/// A process waits to take the place of a node that the job has gone on without: the run ends after
+/// a step, as if the node left, and all join again.
+struct node_waits {
+  node_id node;
+};
 struct failed {
   error why;
 };
@@ -155,10 +160,11 @@ struct progress_reported {
   stage_key stage;
 };
 
-using any = std::variant<start, state_restored, stage_ended, added_up, update_applied, save_opened,
-                         weights_reported, weights_agree, tick, timer_fired, demanded,
-                         snapshot_taken, snapshot_written, save_ended, copy_held, interrupted,
-                         drain_asked, failed, suspected, report_requested, progress_reported>;
+using any =
+    std::variant<start, state_restored, stage_ended, added_up, update_applied, save_opened,
+                 weights_reported, weights_agree, tick, timer_fired, demanded, snapshot_taken,
+                 snapshot_written, save_ended, copy_held, interrupted, drain_asked, node_waits,
+                 failed, suspected, report_requested, progress_reported>;
 
 }  // namespace job_event
 

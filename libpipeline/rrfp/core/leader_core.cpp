@@ -61,6 +61,7 @@ void leader_core::after(const event::listening& e) {
     return begin_telling();
   }
   phase_ = leader_phase::joining;
+  last_joined_ = now_;
   report_missing_nodes();
   start_if_complete();
 }
@@ -86,14 +87,23 @@ void leader_core::after(const event::proven& e) {
                      "another one takes its place";
     return refuse(p, e.node, why, why, true, true);
   }
+  if (phase_ == leader_phase::running && absent_.contains(e.node)) return put_off(e, p);
   if (const auto why = why_unavailable(e.node); !why.empty()) {
     return refuse(p, e.node, why, why, true);
   }
   p.node = e.node;
   p.process = e.process;
+  p.again = e.again;
   p.at = stage::introducing;
   by_node_[p.node.value()] = &p;
   common_.act(action::admit{p.id});
+}
+
+void leader_core::put_off(const event::proven& e, peer& p) {
+  common_.act(action::node_waits{e.node});
+  common_.act(action::refuse{p.id, name_of(e.node, {}) + " joins after the running step", true});
+  p.since = now_;
+  p.at = stage::refused;
 }
 
 std::string leader_core::why_unavailable(node_id node) const {
@@ -141,16 +151,49 @@ void leader_core::introduce_node(peer& p, const any_message& m) {
   p.description = printable(said->description);
   p.at = stage::joined;
   ++joined_;
+  last_joined_ = now_;
+  goes_on_ |= p.again;
   report_missing_nodes();
   start_if_complete();
 }
 
-void leader_core::start_if_complete() {
+bool leader_core::has_joined(node_id node) const {
+  const auto* p = by_node_[node.value()];
+  return node == node_id{0} || (p != nullptr && p->at == stage::joined);
+}
+
+bool leader_core::is_enough() const {
   const auto& o = common_.options;
-  if (phase_ != leader_phase::joining || joined_ + 1 < o.nodes) return;
+  const auto joined = [this](node_id n) { return has_joined(n); };
+  if (!goes_on_ || o.stand_ins.empty() || !std::ranges::all_of(o.stand_ins, [&](const auto& set) {
+        return std::ranges::any_of(set, joined);
+      }))
+    return false;
+  const bool have_come = !o.expected.empty() && std::ranges::all_of(o.expected, joined);
+  return have_come || now_ - last_joined_ >= rejoin_max;
+}
+
+void leader_core::start_if_complete() {
+  if (phase_ == leader_phase::joining && (joined_ + 1 == common_.options.nodes || is_enough()))
+    begin_job();
+}
+
+void leader_core::begin_job() {
+  const auto& o = common_.options;
   roster_ = {{0, host_, o.description}};
-  for (const auto* p : by_node_)
-    if (p != nullptr) roster_.push_back({p->node.value(), p->host, p->description});
+  for (std::uint32_t n = 1; n < o.nodes; ++n) {
+    const auto* p = by_node_[n];
+    if (has_joined(node_id{n})) {
+      roster_.push_back({n, p->host, p->description});
+      continue;
+    }
+    if (p != nullptr) drop(p->id, "the job goes on without it");
+    roster_.push_back({n, {}, {}, true});
+    absent_.insert(node_id{n});
+    told_.insert(node_id{n});
+  }
+  common_.status.clear();
+  clear_contributions();
   send(members(), start{o.description});
   common_.act(action::joined{roster_});
   phase_ = leader_phase::running;
@@ -244,10 +287,15 @@ void leader_core::after(const event::answered& e) {
   else
     for (const auto* p : by_node_)
       if (p != nullptr && p->at == stage::joined) answer({p->id}, e.answers.at(p->node.value()));
-  contributions_.assign(common_.options.nodes, nullptr);
-  contributions_missing_ = common_.options.nodes;
+  clear_contributions();
   ++round_;
   if (common_.is_last_exchange()) common_.end_job();
+}
+
+void leader_core::clear_contributions() {
+  contributions_.assign(common_.options.nodes, nullptr);
+  for (const auto n : absent_) contributions_[n.value()] = std::make_shared<const std::string>();
+  contributions_missing_ = common_.options.nodes - absent_.size();
 }
 
 void leader_core::settle_exchange() {
@@ -345,6 +393,7 @@ void leader_core::after(const event::turn&) {
   if (now_ < check_due_) return;
   check_due_ = now_ + common_.options.turn() / 4;
   for (auto next = peers_.begin(); next != peers_.end();) check((next++)->second);
+  start_if_complete();
 }
 
 void leader_core::check(peer& p) {

@@ -8,6 +8,10 @@
 /// that ends before the job begins frees its node number; from then on it is a loss unless the node
 /// said goodbye. The first loss is announced to all nodes, which report it in the same words.
 ///
+/// After a loss the job may go on without nodes (core_options::stand_ins): once those that are
+/// expected have joined, or no further one has for rejoin_max. A node that comes later waits;
+/// node_waits says so.
+///
 /// Pure: equal events and times give equal actions. An event that the phase does not expect, or of
 /// a connection that is closed, changes nothing.
 #pragma once
@@ -43,12 +47,14 @@ class leader_core {
   /// How long a refused node has to read the reason.
   static constexpr std::int64_t refused_max = 1'000'000'000;
   static constexpr int refusals_reported_max = 100;
+  static constexpr std::int64_t rejoin_max = 1'000'000'000;
 
   explicit leader_core(core_options options)
       : common_(std::move(options)),
         by_node_(common_.options.nodes),
         contributions_(common_.options.nodes),
-        contributions_missing_(common_.options.nodes) {}
+        contributions_missing_(common_.options.nodes),
+        goes_on_(common_.options.again) {}
   leader_core(leader_core&&) = default;  // a copy's nodes would be those of the original
 
   /// The actions, to be carried out in this order.
@@ -71,6 +77,7 @@ class leader_core {
     stage at = stage::handshaking;
     node_id node{};
     process_id process{};
+    bool again = false;  ///< as in event::proven
     std::string description{};
     std::string status{};
     bool said_goodbye = false;
@@ -118,6 +125,14 @@ class leader_core {
   bool is_replaced(const event::proven& e) const;
   void introduce_node(peer& p, const any_message& m);
   void start_if_complete();
+  void begin_job();
+  /// Whether the job may go on without the nodes that have not joined.
+  bool is_enough() const;
+  bool has_joined(node_id node) const;
+  /// Lets the node wait until the job takes it in.
+  void put_off(const event::proven& e, peer& p);
+  /// Clears the contributions for the next exchange, to which absent nodes contribute nothing.
+  void clear_contributions();
   void report_missing_nodes();
   /// Closes the connection; a member of a started job is lost.
   void drop(connection_id c, const std::string& why);
@@ -157,14 +172,17 @@ class leader_core {
   std::string listening_;
   std::string host_;
   std::map<connection_id, peer> peers_;
-  std::vector<peer*> by_node_;  ///< admitted; the entry of node 0 stays null
-  std::size_t joined_ = 0;      ///< of them, that have introduced themselves
+  std::vector<peer*> by_node_;    ///< admitted; the entry of node 0 stays null
+  std::size_t joined_ = 0;        ///< of them, that have introduced themselves
+  std::int64_t last_joined_ = 0;  ///< when the last of them did; before, when node 0 listened
   std::vector<roster_entry> roster_;
   std::int64_t check_due_ = 0;
   /// By node: what has come for the running exchange, or for the next one once node 0 has answered.
   std::vector<shared_bytes> contributions_;
   std::size_t contributions_missing_ = 0;
   std::uint64_t round_ = 0;  ///< of them
+  bool goes_on_;             ///< a process has been a member before: the job has begun
+  std::set<node_id> absent_;
   std::set<node_id> departed_;
   std::set<node_id> told_;                  ///< know that the job is over, and need nothing more
   std::optional<connection_id> dismissed_;  ///< the newest

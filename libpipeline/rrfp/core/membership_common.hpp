@@ -27,6 +27,12 @@ struct core_options {
   bool again = false;           ///< the process has been a member before
   std::set<process_id> lost{};  ///< processes that may not join again
   bool over = false;            ///< the process knows that the job is over
+  /// After a loss the job goes on without nodes as long as one of each of these sets is there.
+  /// Empty: all nodes must join.
+  std::vector<std::vector<node_id>> stand_ins{};
+  /// The nodes that will join soon, as far as the process knows: those that were there before the
+  /// loss, and one that waited.
+  std::set<node_id> expected{};
 
   /// The longest time between two turns of the driver.
   std::int64_t turn() const { return heartbeat / 2; }

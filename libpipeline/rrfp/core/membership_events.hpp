@@ -25,6 +25,7 @@ struct roster_entry {
   std::uint32_t node = 0;
   std::string host;
   std::string description;
+  bool is_absent = false;  ///< the job goes on without it
 };
 
 namespace event {
@@ -198,6 +199,10 @@ struct clock_offset {
 struct joined {
   std::vector<roster_entry> members;
 };
+/// On node 0: the job has gone on without this node, and a process that takes its place waits.
+struct node_waits {
+  node_id node;
+};
 /// At most once. Not after leave.
 struct lost {
   node_id node;
@@ -214,9 +219,10 @@ struct exchange_failed {
   error why;
 };
 
-using any = std::variant<connect, admit, refuse, send, contribute, write_notices, close,
-                         stop_listening, waiting, refused_join, gone_early, join_failed, fence,
-                         job_over, clock_offset, joined, lost, left, exchanged, exchange_failed>;
+using any =
+    std::variant<connect, admit, refuse, send, contribute, write_notices, close, stop_listening,
+                 waiting, refused_join, gone_early, join_failed, fence, job_over, clock_offset,
+                 joined, node_waits, lost, left, exchanged, exchange_failed>;
 
 }  // namespace action
 

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include <rrfp/base/check.hpp>
+
 namespace rrfp {
 
 void recovery_card::finish_run(run_record summary) {
@@ -88,6 +90,22 @@ std::vector<recovery_point> parts_of(
   return parts;
 }
 
+std::vector<node_id> places_without(std::span<const node_id> absent, std::vector<node_id> places,
+                                    std::size_t ranks_of_replica) {
+  const auto is_absent = [&](node_id n) { return std::ranges::count(absent, n) > 0; };
+  const auto ranks_of = [&](node_id n) { return std::ranges::count(places, n); };
+  const auto planned = places;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (!is_absent(planned[i])) continue;
+    std::vector<node_id> left;
+    for (auto other = i % ranks_of_replica; other < planned.size(); other += ranks_of_replica)
+      if (!is_absent(planned[other])) left.push_back(planned[other]);
+    RRFP_CHECK(!left.empty(), "a rank must have a node that is left");
+    places[i] = *std::ranges::min_element(left, {}, ranks_of);
+  }
+  return places;
+}
+
 std::optional<node_id> buddy_of(node_id owner, std::span<const node_id> replicas,
                                 std::span<const std::string> hosts) {
   std::vector<node_id> candidates{replicas.begin(), replicas.end()};
@@ -95,6 +113,7 @@ std::optional<node_id> buddy_of(node_id owner, std::span<const node_id> replicas
   for (std::uint32_t i = 1; i < nodes; ++i)
     candidates.push_back(node_id{(owner.value() + i) % nodes});
   std::erase(candidates, owner);
+  std::erase_if(candidates, [&](node_id n) { return hosts[n.value()].empty(); });
   if (candidates.empty()) return std::nullopt;
   const auto elsewhere = std::find_if(candidates.begin(), candidates.end(), [&](node_id n) {
     return hosts[n.value()] != hosts[owner.value()];

@@ -101,9 +101,15 @@ std::vector<recovery_point> parts_of(
     const recovery_point& point, std::uint32_t nodes,
     const std::function<std::vector<node_id>(stage_id, rank_id)>& nodes_of);
 
+/// The nodes of all ranks, those of each replica after another, without the absent nodes: a rank of
+/// theirs is on a node that has the same rank in another replica, and the fewest ranks so far;
+/// there must be one.
+std::vector<node_id> places_without(std::span<const node_id> absent, std::vector<node_id> places,
+                                    std::size_t ranks_of_replica);
+
 /// The node that holds the second copy of what node `owner` computes: one of `replicas`, which
 /// compute the same, else a node after the owner; if possible on another host. Nothing: `owner` is
-/// the only node. `hosts`: of all nodes.
+/// the only node. `hosts`: of all nodes; empty: the node is absent.
 std::optional<node_id> buddy_of(node_id owner, std::span<const node_id> replicas,
                                 std::span<const std::string> hosts);
 /// The same for a rank, of which replica 0 is copied; `node_of`: the node of each replica.

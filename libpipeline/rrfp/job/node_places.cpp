@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/core/recovery_point.hpp>
 
 namespace rrfp::plan {
 
@@ -52,10 +53,32 @@ result<node_places> node_places::make(const job::job& j, std::uint32_t nodes) {
   return p;
 }
 
-node_id node_places::node_of(replica_id replica, stage_id stage, rank_id rank) const {
+std::size_t node_places::index(replica_id replica, stage_id stage, rank_id rank) const {
   RRFP_CHECK(replica.value() < replicas_ && stage.value() < stages_ && rank.value() < ranks_,
              "the rank must belong to the job");
-  return places_[(std::size_t{replica.value()} * stages_ + stage.value()) * ranks_ + rank.value()];
+  return (std::size_t{replica.value()} * stages_ + stage.value()) * ranks_ + rank.value();
+}
+
+node_id node_places::node_of(replica_id replica, stage_id stage, rank_id rank) const {
+  return places_[index(replica, stage, rank)];
+}
+
+std::vector<std::vector<node_id>> node_places::stand_ins() const {
+  std::vector<std::vector<node_id>> sets;
+  for (std::uint32_t s = 0; s < stages_; ++s)
+    for (std::uint32_t t = 0; t < ranks_; ++t) {
+      auto& set = sets.emplace_back();
+      for (std::uint32_t r = 0; r < replicas_; ++r)
+        set.push_back(node_of(replica_id{r}, stage_id{s}, rank_id{t}));
+    }
+  return sets;
+}
+
+node_places node_places::without(std::span<const node_id> absent) const {
+  auto p = *this;
+  p.places_ = places_without(absent, places_, std::size_t{stages_} * ranks_);
+  p.planned_ = places_;
+  return p;
 }
 
 std::string node_places::describe(node_id node) const {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,9 +22,20 @@ class node_places {
   /// it is empty. Errors: more nodes than ranks, a list of the wrong length, a node that does not
   /// exist or hosts no rank.
   static result<node_places> make(const job::job& j, std::uint32_t nodes);
+  /// The same without these nodes: each of their ranks is on a node that hosts the rank in another
+  /// replica, and has the fewest ranks so far. Each set of stand_ins() must have a node that is
+  /// left.
+  node_places without(std::span<const node_id> absent) const;
 
   std::uint32_t nodes() const { return nodes_; }
   node_id node_of(replica_id replica, stage_id stage, rank_id rank) const;
+  /// Whether it is there instead of its own node, which is absent.
+  bool is_moved(replica_id replica, stage_id stage, rank_id rank) const {
+    const auto i = index(replica, stage, rank);
+    return !planned_.empty() && places_[i] != planned_[i];
+  }
+  /// For each rank of a replica, the nodes that host it in one of the replicas.
+  std::vector<std::vector<node_id>> stand_ins() const;
   /// The stages of which a node hosts ranks: "stages 1, 2", "replica 1 stage 0 rank 2".
   std::string describe(node_id node) const;
 
@@ -32,7 +44,10 @@ class node_places {
   std::uint32_t replicas_ = 1;
   std::uint32_t stages_ = 1;
   std::uint32_t ranks_ = 1;
-  std::vector<node_id> places_;  ///< by (replica * stages + stage) * ranks + rank
+  std::size_t index(replica_id replica, stage_id stage, rank_id rank) const;
+
+  std::vector<node_id> places_;   ///< by index()
+  std::vector<node_id> planned_;  ///< the same with all nodes; empty: no node is absent
 };
 
 }  // namespace rrfp::plan

@@ -343,6 +343,10 @@ struct checkpoint_options {
   resume_kind resume = resume_kind::automatic;
 };
 
+/// What the job does while a lost node has no replacement. wait: it waits for it. reroute: the
+/// nodes of other replicas compute the ranks of the lost one, until a replacement has come.
+enum class loss_kind : std::uint8_t { wait, reroute };
+
 /// [recovery]: going on after the loss of a node.
 struct recovery_options {
   /// Number of losses after which the job goes on; 0: the first loss ends it.
@@ -351,6 +355,7 @@ struct recovery_options {
   std::uint32_t every = 1;
   /// How long the other nodes wait for the replacement of a lost one.
   double hold_s = 120;
+  loss_kind without_replacement = loss_kind::wait;
 };
 
 /// Whether an address or host name is loopback: "localhost", "127.0.0.1", "::1".

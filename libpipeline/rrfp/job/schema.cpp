@@ -212,6 +212,11 @@ void add_recovery(std::vector<key>& table) {
       "loss the job resumes from the newest one.");
   keys.number("hold_s", &o::hold_s, {0.1, 86400}, "s",
               "Maximum time that the other nodes wait for the replacement of a lost one.");
+  keys.choice(
+      "without_replacement", &o::without_replacement, {"wait", "reroute"},
+      "`wait`: the others wait for the replacement of a lost node; `reroute`: they go on at "
+      "once, with equal results; the nodes of other replicas compute the ranks of the lost "
+      "one, until a replacement has come. Node 0 is always waited for.");
 }
 
 void add_run(std::vector<key>& table) {

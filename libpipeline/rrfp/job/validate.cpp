@@ -236,6 +236,20 @@ status check_checkpoint(const job& j, const provenance& from) {
   return success();
 }
 
+status check_recovery(const job& j, const provenance& from, job_use use) {
+  constexpr auto key = "recovery.without_replacement";
+  if (j.recovery.without_replacement == loss_kind::wait) return success();
+  if (use == job_use::embed)
+    return from.blame(key, "expected \"wait\" for the modules of a program, got \"reroute\"");
+  if (j.pipeline.replicas == 1)
+    return from.blame(key, "\"reroute\" expects pipeline.replicas of at least 2, got 1",
+                      "pipeline.replicas");
+  if (j.recovery.max_restarts == 0)
+    return from.blame(key, "\"reroute\" expects recovery.max_restarts of at least 1, got 0",
+                      "recovery.max_restarts");
+  return success();
+}
+
 /// A disturbance of one stage or link needs that stage or link.
 status check_stage(std::string_view key, std::uint32_t stage, std::uint32_t end,
                    const provenance& from) {
@@ -305,6 +319,7 @@ status validate(const job& j, const provenance& from, const policy_registry& pol
   for (const check holds : {check_shape, check_nodes, check_transport, check_train, check_jitter,
                             check_delays, check_costs})
     if (auto held = holds(j, from); !held) return held;
+  if (auto recovery = check_recovery(j, from, use); !recovery) return recovery;
   if (auto dispatch = check_dispatch(j, from, policies); !dispatch) return dispatch;
   if (use == job_use::simulate) return success();
   if (use == job_use::embed) {

@@ -236,6 +236,10 @@ struct failed {
 struct node_lost {
   std::string message;
 };
+/// Local. See job_event::node_waits.
+struct node_waits {
+  node_id node;
+};
 /// Local. The transport cannot reach a node. Counts as a loss if the membership does not report the
 /// cause within unexplained_loss_time.
 struct node_unreachable {
@@ -325,7 +329,7 @@ auto fields(auto f, job_ended& x) {
   X(interrupted) X(drain_asked) X(job_ended)
 /// The messages that stay on their node.
 #define RRFP_LOCAL_MESSAGES(X)                                                             \
-  X(start) X(stage_ranks) X(decide_now) X(node_lost) X(node_unreachable) X(demand)         \
+  X(start) X(stage_ranks) X(decide_now) X(node_lost) X(node_waits) X(node_unreachable) X(demand) \
   X(save_ended) X(timer_over) X(message) X(report_state) X(state_reported) X(report_due)   \
   X(stop)
 // clang-format on

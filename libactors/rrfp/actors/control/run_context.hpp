@@ -40,6 +40,7 @@ struct run_context {
 
   directory actors;
   std::uint32_t nodes = 1;
+  std::vector<node_id> absent;  ///< the job has gone on without these nodes
   pipeline_shape shape;
   std::uint32_t ranks = 1;
   std::uint32_t replicas = 1;

@@ -36,6 +36,7 @@ job_core_options core_options(const job_setup& setup, const run_totals& totals) 
   o.ranks = context.ranks;
   o.replicas = context.replicas;
   o.nodes = context.nodes;
+  o.absent = static_cast<std::uint32_t>(context.absent.size());
   o.first_step = setup.first_step;
   o.steps = setup.train.steps;
   o.on_request = setup.on_request;
@@ -114,6 +115,7 @@ caf::behavior job_actor::make_behavior() {
       },
       [this](const interrupted& m) { feed(job_event::interrupted{m.again}); },
       [this](const drain_asked& m) { feed(job_event::drain_asked{m.node}); },
+      [this](const node_waits& m) { feed(job_event::node_waits{m.node}); },
       [this](demand& m) {
         feed(job_event::demanded{m.wanted, std::move(m.microbatches)});
       },
@@ -132,7 +134,8 @@ void job_actor::on_exit() {
 void job_actor::find_actors() {
   const auto& context = *setup_.context;
   for (std::uint32_t n = 0; n < context.nodes; ++n)
-    nodes_.push_back(context.actors.node(node_id{n}));
+    if (std::ranges::count(context.absent, node_id{n}) == 0)
+      nodes_.emplace(node_id{n}, context.actors.node(node_id{n}));
   for (std::uint32_t d = 0; d < context.replicas; ++d)
     for (std::uint32_t s = 0; s < context.shape.stages; ++s)
       stages_.push_back({replica_id{d}, stage_id{s},
@@ -211,7 +214,8 @@ void job_actor::carry_out(const job_action::finish_step& a) {
     return finish_batch();
   if (setup_.on_step) setup_.on_step(summary);
   // The first node runs the job and has called on_step.
-  for (std::size_t n = 1; n < nodes_.size(); ++n) post(nodes_[n], step_over{summary});
+  for (const auto& [n, node] : nodes_)
+    if (n != node_id{0}) post(node, step_over{summary});
 }
 
 void job_actor::finish_batch() {
@@ -299,10 +303,10 @@ void job_actor::carry_out(const job_action::copy_state& a) {
 }
 
 void job_actor::carry_out(const job_action::keep_copies&) {
-  for (std::uint32_t n = 0; n < nodes_.size(); ++n) {
+  for (const auto& [n, node] : nodes_) {
     keep_copies m{record_};
-    if (!keeps_details(node_id{n})) m.record.details.clear();
-    post(nodes_[n], std::move(m));
+    if (!keeps_details(n)) m.record.details.clear();
+    post(node, std::move(m));
   }
 }
 
@@ -369,10 +373,10 @@ void job_actor::carry_out(const job_action::end& a) {
                  {},          result_.drained};
   if (setup_.recovery && a.how == job_end::done) over.summary = to_record(result_.summary);
   // First: after a loss, on_end lets this node close its transport at once.
-  for (std::uint32_t n = 0; n < nodes_.size(); ++n) {
+  for (const auto& [n, node] : nodes_) {
     auto m = over;
-    if (!keeps_details(node_id{n})) m.summary.details.clear();
-    post(nodes_[n], std::move(m));
+    if (!keeps_details(n)) m.summary.details.clear();
+    post(node, std::move(m));
   }
   setup_.on_end(std::move(result_));
   quit();
@@ -385,7 +389,7 @@ void job_actor::send_to_stages(const Message& m) {
 
 template <class Message>
 void job_actor::send_to_nodes(const Message& m) {
-  for (const auto& node : nodes_) post(node, m);
+  for (const auto& [n, node] : nodes_) post(node, m);
 }
 
 }  // namespace rrfp::actors

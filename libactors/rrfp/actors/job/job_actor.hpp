@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -110,8 +111,8 @@ class job_actor : public actor_base {
     actor_ref supervisor;
   };
   std::vector<stage> stages_;
-  std::vector<actor_ref> nodes_;
-  apply_update update_;  ///< of the running step
+  std::map<node_id, actor_ref> nodes_;  ///< without absent ones
+  apply_update update_;                 ///< of the running step
   std::optional<job_saves> saves_;
   /// The record of the step whose state is being copied.
   job_record record_;

@@ -1,0 +1,71 @@
+/// A job with replicas goes on without lost nodes: nodes of other replicas compute their ranks, to
+/// the same bits, until a replacement comes.
+#include <catch2/catch.hpp>
+
+#include "recovering_job.hpp"
+
+namespace {
+
+using namespace rrfp::test;
+using Catch::Matchers::Contains;
+
+settings rerouting(const std::string& replicas, settings more = {}) {
+  more.insert(more.end(), {"train.steps=150", "pipeline.stages=2", "pipeline.replicas=" + replicas,
+                           "recovery.without_replacement=reroute"});
+  return more;
+}
+
+void lose(joined_nodes& job, std::uint32_t node) {
+  const auto before = job.recoveries();
+  job.signal(node, SIGKILL);
+  job.end(node);
+  job.wait_for([&] { return job.recoveries() > before; });
+}
+
+}  // namespace
+
+TEST_CASE("a job goes on without a lost node, and takes in the process that comes for it") {
+  joined_nodes job{4, rerouting("2")};
+  job.wait_for_steps(5);
+  lose(job, 3);
+  auto told = events(job.log(), "recovery").back();
+  CHECK(told.at("absent") == json::array({3}));
+  CHECK(told.at("from_copies") == true);
+  const auto steps = events(job.log(), "step").size();
+  job.wait_for_steps(steps + 10);
+  CHECK(job.recoveries() == 1);
+
+  job.start(3);
+  job.wait_for([&] { return job.recoveries() == 2; });
+  told = events(job.log(), "recovery").back();
+  CHECK(told.at("lost") == "node 3 joins the job");
+  CHECK(told.at("absent") == json::array());
+  CHECK(told.at("repeated_steps") == 0);
+  job.check_same_bits();
+  CHECK_THAT(job.err(3), !Contains("lost"));
+}
+
+TEST_CASE("several nodes are lost one after the other, of tensor-parallel stages, too") {
+  const auto more = GENERATE(settings{}, settings{"pipeline.tp=2"});
+  joined_nodes job{6, rerouting("3", more)};
+  job.wait_for_steps(5);
+  for (const std::uint32_t node : {2, 5, 4}) {
+    lose(job, node);
+    job.wait_for_steps(events(job.log(), "step").size() + 5);
+  }
+  CHECK(events(job.log(), "recovery").back().at("absent") == json::array({2, 4, 5}));
+  job.check_same_bits({2, 4, 5});
+}
+
+TEST_CASE("a job whose nodes of a stage are all lost waits for one of them") {
+  joined_nodes job{4, rerouting("2")};
+  job.wait_for_steps(5);
+  job.signal(1, SIGKILL);
+  job.signal(3, SIGKILL);
+  job.end(1);
+  job.end(3);
+  job.start(1);
+  job.wait_for([&] { return job.recoveries() > 0; });
+  CHECK(events(job.log(), "recovery").back().at("absent") == json::array({3}));
+  job.check_same_bits({3});
+}
