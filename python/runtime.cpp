@@ -354,6 +354,12 @@ PYBIND11_MODULE(_runtime, m) {
       },
       "The names of the policies; docs/policies.md describes them.");
   m.def(
+      "admission_order",
+      [](const std::vector<double>& costs) {
+        return admission_order(admission::small_large_small, costs);
+      },
+      py::arg("costs"));
+  m.def(
       "simulate",
       [](const std::optional<std::string>& job, const std::vector<std::string>& settings,
          std::uint64_t steps) {

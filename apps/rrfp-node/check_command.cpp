@@ -198,8 +198,12 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
         dispatch->lookahead, limit_text(dispatch->limits[0]));
   print("{} stages x {} chunks ({}), {} parameters\n", dispatch->shape.stages,
         dispatch->shape.chunks, name(dispatch->shape.layout), parameters);
-  print("{} microbatches of {} x {} tokens\n", dispatch->shape.microbatches, j.data.microbatch_size,
-        j.data.sequence_length);
+  if (j.data.max_tokens != 0)
+    print("as many microbatches of at most {} tokens as {} sequences need\n", j.data.max_tokens,
+          dispatch->shape.microbatches * j.data.microbatch_size);
+  else
+    print("{} microbatches of {} x {} tokens\n", dispatch->shape.microbatches,
+          j.data.microbatch_size, j.data.sequence_length);
   if (j.pipeline.replicas > 1)
     print("{} replicas, each with its own microbatches\n", j.pipeline.replicas);
   if (j.pipeline.tp > 1)

@@ -66,6 +66,7 @@ void json_log::step(const job::job& run, const actors::step_summary& s) {
             {"loss", s.loss},
             {"gradient_norm", s.gradient_norm},
             {"lr", s.lr},
+            {"microbatches", s.losses.size()},
             {"tokens", s.tokens},
             {"step_ms", s.step_ms},
             {"tokens_per_s", static_cast<double>(s.tokens) / s.step_ms * 1e3},

@@ -40,7 +40,10 @@ std::string headline(const job::job& j) {
                           p.stages);
   if (p.tp > 1) text += fmt::format(" of {} ranks", p.tp);
   if (p.replicas > 1) text += fmt::format(", {} replicas", p.replicas);
-  return text + fmt::format(", {} microbatches, {} steps", p.microbatches, j.train.steps);
+  text += j.data.max_tokens != 0
+              ? fmt::format(", microbatches of at most {} tokens", j.data.max_tokens)
+              : fmt::format(", {} microbatches", p.microbatches);
+  return text + fmt::format(", {} steps", j.train.steps);
 }
 
 /// Prints the results of all runs side by side. Different bits where equal ones are required are an

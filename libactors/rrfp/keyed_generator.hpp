@@ -54,6 +54,7 @@ class keyed_generator {
   bool was_used() const;
 
  private:
+  friend class generator_loan;
   struct seeded {
     at::Generator generator;
     at::Tensor before;
@@ -64,6 +65,22 @@ class keyed_generator {
   const forward_scope scope_;
   std::unique_lock<std::recursive_mutex> turn_;
   std::vector<seeded> all_;
+  keyed_generator* const outer_;
+};
+
+/// Leaves the generators to other threads for its lifetime, if the calling thread is within a
+/// keyed_generator, which then goes on where it was: for a rank that waits in a collective for
+/// another rank of its process.
+class generator_loan {
+ public:
+  generator_loan();
+  generator_loan(const generator_loan&) = delete;
+  generator_loan& operator=(const generator_loan&) = delete;
+  ~generator_loan();
+
+ private:
+  keyed_generator* const lender_;
+  std::vector<at::Tensor> states_;
 };
 
 /// Runs the forwards of one part: within a keyed_generator, but without one if the first forward of

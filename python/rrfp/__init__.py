@@ -14,12 +14,12 @@ import importlib
 from . import _runtime
 from ._analysis import Analysis, analyze
 from ._errors import Error
-from ._packing import CostModel, Imbalance, PackedStep, Packing, pack
+from ._packing import CostModel, Imbalance, PackedStep, Packing, admission_order, pack
 from ._simulation import Simulation, simulate
 
 __version__ = _runtime.version
 policies = _runtime.policies
-for public in (Analysis, CostModel, Error, Imbalance, PackedStep, Packing, Simulation, analyze, pack, simulate):
+for public in (Analysis, CostModel, Error, Imbalance, PackedStep, Packing, Simulation, admission_order, analyze, pack, simulate):
     public.__module__ = __name__  # the name that a traceback prints
 del public
 
@@ -70,6 +70,7 @@ __all__ = [
     "Pipeline",
     "Simulation",
     "StepResult",
+    "admission_order",
     "analyze",
     "copy_to_ranks",
     "from_pretrained",

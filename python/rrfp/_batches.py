@@ -10,12 +10,15 @@ from torch.distributed.pipelining.microbatch import (
 )
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
+from ._packing import admission_order
+
 
 class Batch:
     """The arguments, the targets and the outputs of a step that is running, by microbatch."""
 
     def __init__(self, args, kwargs, targets, check_rows_of_first=lambda rows: None, rows=None):
         self.args, self.kwargs, self.targets = args, kwargs, targets
+        self.order = None  # by place in the step: the microbatch that was given; None: as they were given
         self.by_replica = []  # how the replicas share the microbatches; empty: as the settings say
         self.rows = rows  # in all, of what was cut by rows
         #: Refuses what was given here where the process of the first part has cut other rows.
@@ -67,9 +70,21 @@ class Batch:
         args = [a if isinstance(a, tuple) else (a,) for a in all_mbs[0]]
         return Batch(args, *all_mbs[1:])
 
+    def admit_by(self, costs):
+        """Orders the microbatches of each replica by their costs."""
+        self.order = []
+        for count in self.by_replica:
+            first = len(self.order)
+            self.order += [first + i for i in admission_order(costs[first : first + count])]
+        self.args, self.kwargs, self.targets = ([mbs[i] for i in self.order] for mbs in (self.args, self.kwargs, self.targets))
+
+    def as_given(self, places):
+        """Some places in the step, in the order in which their microbatches were given."""
+        return sorted(places, key=None if self.order is None else self.order.__getitem__)
+
     def adopt(self, by_replica):
         """Takes the microbatches of the step as the leading process has given them."""
-        if not (self.has_inputs() or self.has_targets()):
+        if self.order is None and not (self.has_inputs() or self.has_targets()):
             n = sum(by_replica)
             self.args, self.kwargs, self.targets = [()] * n, [{}] * n, [None] * n
         elif by_replica != self.by_replica:
@@ -86,7 +101,7 @@ class Batch:
 
     def outputs_in_order(self):
         # From the device; its work of this step is done.
-        return [tree_map_only(torch.Tensor, _on_cpu, self.outputs[i]) for i in sorted(self.outputs)]
+        return [tree_map_only(torch.Tensor, _on_cpu, self.outputs[i]) for i in self.as_given(self.outputs)]
 
     def merged_outputs(self, spec=None):
         """The outputs of all microbatches as one; None where the last stage is elsewhere."""

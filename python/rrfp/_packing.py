@@ -2,6 +2,7 @@
 
 import collections.abc
 import dataclasses
+import math
 import operator
 
 from . import _runtime
@@ -117,6 +118,18 @@ class Imbalance:
 
     microbatches: float
     replicas: float
+
+
+def admission_order(costs):
+    """In which order a pipeline should start microbatches of these costs: the cheapest first and last.
+
+    Returns the index of each of them. The pipeline then fills and drains quickly; equal costs stay in their order.
+    costs: numbers in any unit, such as PackedStep.costs of a replica.
+    """
+    costs = [float(cost) for cost in costs]
+    if not all(map(math.isfinite, costs)):
+        raise ValueError(f"costs: expected finite numbers, got {next(c for c in costs if not math.isfinite(c))}")
+    return _runtime.admission_order(costs)
 
 
 class PackedStep(list):

@@ -203,14 +203,20 @@ class Pipeline:
         return_outputs=True,
         update=True,
         n_microbatches=None,
+        costs=None,
     ):
         """A step whose microbatches are cut already and may differ in shape. Returns the list of their outputs.
 
         Lists of as many arguments (or tuples of them), dicts of keyword arguments, and targets as there are
         microbatches: any number, another one in each step. The replicas share them evenly, the first ones get one
         more, unless n_microbatches, as in step(), says how many each one has.
+
+        costs: the estimated work of each microbatch, in any unit. Each replica then starts its microbatches in the
+        order of rrfp.admission_order(). Outputs and losses come in the order given; sums, random numbers and the
+        names of tasks are those of a loop over the microbatches in the order of their start. All processes must give the
+        same costs.
         """
-        batch = self._listed(arg_mbs, kwarg_mbs, target_mbs, n_microbatches)
+        batch = self._listed(arg_mbs, kwarg_mbs, target_mbs, n_microbatches, costs)
         return self._run(True, batch, losses, return_outputs, update).outputs_in_order()
 
     def eval(self, *args, target=None, losses=None, return_outputs=True, n_microbatches=None, **kwargs):
@@ -353,16 +359,23 @@ class Pipeline:
         batch.by_replica = by_replica
         return batch
 
-    def _listed(self, arg_mbs, kwarg_mbs, target_mbs, n_microbatches):
+    def _listed(self, arg_mbs, kwarg_mbs, target_mbs, n_microbatches, costs=None):
         """The microbatches of a step as a batch."""
         by_replica = self._by_replica(n_microbatches)
-        if by_replica is None and all(values is None for values in (arg_mbs, kwarg_mbs, target_mbs)):
+        if costs is not None:
+            costs = list(costs)
+            if by_replica is not None and len(costs) != sum(by_replica):
+                raise ValueError(f"costs: expected {sum(by_replica)}, one for each microbatch, got {len(costs)}")
+        elif by_replica is None and all(values is None for values in (arg_mbs, kwarg_mbs, target_mbs)):
             by_replica = self._counts
-        batch = Batch.of_microbatches(arg_mbs, kwarg_mbs, target_mbs, by_replica and sum(by_replica))
+        n = len(costs) if costs is not None else by_replica and sum(by_replica)
+        batch = Batch.of_microbatches(arg_mbs, kwarg_mbs, target_mbs, n)
         n, replicas = len(batch.args), len(self._counts)
         if n == 0:
             raise ValueError("step_microbatches(): expected at least one microbatch, got none")
         batch.by_replica = by_replica or [(n + replicas - 1 - replica) // replicas for replica in range(replicas)]
+        if costs is not None:
+            batch.admit_by(costs)
         return batch
 
     def _by_replica(self, n_microbatches):
@@ -403,6 +416,7 @@ class Pipeline:
             figures = self._call(lambda: self._pipeline.step(training, update, batch.by_replica))
             if self._is_emulated:
                 figures |= {"loss": None, "losses": []}
+            figures["losses"] = [figures["losses"][i] for i in batch.as_given(range(len(figures["losses"])))]
             self.last = StepResult(**figures)
         except BaseException:
             if not self._pipeline.is_over:  # Else other tasks may still add to the gradients, until close().

@@ -248,10 +248,11 @@ TEST_CASE("a device that runs out of memory ends the run on all stages with a me
     const auto ended = (*opened)->run();
     CHECK(ended.how == ending::failed);
     INFO(ended.message);
-    CHECK_THAT(ended.message, Contains(fmt::format("stage {}, F2 of step 1: ", of)) &&
-                                  Contains("is out of memory with ") && Contains(" slots held") &&
-                                  Contains("lower dispatch.slots or data.microbatch_size, or set "
-                                           "pipeline.recompute = true"));
+    CHECK_THAT(ended.message,
+               Contains(fmt::format("stage {}, F2 of step 1: ", of)) &&
+                   Contains("is out of memory with ") && Contains(" slots held") &&
+                   Contains("lower dispatch.slots, data.microbatch_size or data.max_tokens, or set "
+                            "pipeline.recompute = true"));
   }
 }
 

@@ -262,6 +262,31 @@ TEST_CASE("samples packed by cost train to the same bits on any nodes, and to th
   CHECK(sorted_alone.loss == Approx(alone.loss).epsilon(1e-4));
 }
 
+TEST_CASE("a step has as many microbatches as its samples need, with the same bits on any nodes") {
+  const job_file job{pictures_text};
+  const settings limited{"data.microbatch_size=2", "model.dropout=0", "data.pack=cost",
+                         "data.max_tokens=192",    "train.steps=4",   "eval.shapes=20",
+                         "eval.every=2",           "eval.batches=2"};
+  const auto alone = bits_of(job, 1, {limited});
+  std::set<std::uint32_t> counts;
+  for (const auto& line : lines_of(job.at("out.jsonl")))
+    if (line.at("event") == "step") counts.insert(line.at("microbatches").get<std::uint32_t>());
+  CHECK(counts.size() > 1);
+  CHECK(bits_of(job, 3, {limited, jitter}) == alone);
+  CHECK(bits_of(job, 2, {limited, {"dispatch.mode=in-order", "dispatch.policy=one_f_one_b"}}) ==
+        alone);
+  // The samples of a step are those of as many microbatches as the job says.
+  const settings in_order{"data.max_tokens=0", "data.pack=order"};
+  CHECK(alone.loss == Approx(bits_of(job, 1, {limited, in_order}).loss).epsilon(1e-4));
+  const settings copies{"pipeline.replicas=2", "pipeline.microbatches=3", "pipeline.stages=4"};
+  const settings sorted{"dispatch.admission=small_large_small", "dispatch.slot_bytes=4000000"};
+  for (const auto& more : {settings{}, sorted}) {
+    const auto replicas = bits_of(job, 1, {limited, copies, more});
+    CHECK(bits_of(job, 4, {limited, copies, more, jitter}) == replicas);
+    CHECK(replicas.loss == Approx(alone.loss).epsilon(1e-4));
+  }
+}
+
 TEST_CASE("64 ranks train in four processes") {
   const job_file job;
   const settings many{"pipeline.stages=16", "pipeline.tp=4", "model.layers=16", "train.steps=1"};

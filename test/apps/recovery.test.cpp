@@ -167,6 +167,27 @@ TEST_CASE("replicas on different nodes") {
   CHECK(events(t.log(), "recovery").size() == 2);
 }
 
+TEST_CASE("the data decides how many microbatches a step has") {
+  training t{3,
+             {"model.vocabulary=258", "model.context=192", "vision.layers=1", "vision.hidden=16",
+              "vision.heads=2", "data.text=[]", "data.shapes=40", "data.pack=cost",
+              "data.sequence_length=192", "data.microbatch_size=3", "data.max_tokens=192",
+              "pipeline.replicas=2", "pipeline.nodes=[0, 1, 2, 2, 1, 0]", "train.steps=24",
+              "checkpoint.dir", "checkpoint.every=1"}};
+  t.start();
+  t.wait_for_step(4);
+  t.kill(1);
+  t.wait_for([&] { return t.recoveries() == 1; });
+  t.wait_for_step(11);
+  for (const std::uint32_t node : {0, 1, 2}) t.kill(node);
+  t.check_same_bits({"ending", "loss_last", "weights_xxh64"});
+  std::set<std::uint64_t> counts;
+  for (const auto& s : events(t.log(), "step"))
+    counts.insert(s.at("microbatches").get<std::uint64_t>());
+  CHECK(counts.size() > 1);
+  CHECK(events(t.log(), "resume").size() == 1);
+}
+
 TEST_CASE("a loss in the second run of a comparison") {
   training t{2,
              {"pipeline.stages=2", "train.steps=12"},

@@ -152,7 +152,8 @@ TEST_CASE("out of memory names the task, the slots held and what to lower") {
   CHECK(e.fault() == compute_fault::memory);
   CHECK(std::string{e.what()} ==
         "stage 0, F1 of step 5: cpu is out of memory with 2 slots held (tried to allocate 2 GiB); "
-        "lower dispatch.slots or data.microbatch_size, or set pipeline.recompute = true");
+        "lower dispatch.slots, data.microbatch_size or data.max_tokens, or set pipeline.recompute "
+        "= true");
 }
 
 TEST_CASE("out of memory in an input or a group is reported like that of a task") {
@@ -174,7 +175,8 @@ TEST_CASE("out of memory in an input or a group is reported like that of a task"
       caught([&] { stage->fail_input("the input of microbatch 1", "out of memory"); });
   CHECK(std::string{of_input.what()} ==
         "stage 0, the input of microbatch 1 of step 5: cpu is out of memory with 1 slots held (out "
-        "of memory); lower dispatch.slots or data.microbatch_size, or set pipeline.recompute = "
+        "of memory); lower dispatch.slots, data.microbatch_size or data.max_tokens, or set "
+        "pipeline.recompute = "
         "true");
   const auto other =
       caught([&] { stage->fail_input("the input of microbatch 1", "it is broken"); });

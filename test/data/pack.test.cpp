@@ -1,6 +1,7 @@
 // data.pack = "cost": the samples of a step in microbatches of about equal work.
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/workload/partition.hpp>
@@ -32,7 +33,7 @@ source_config balanced(source_config config, std::uint32_t replicas = 1) {
 /// The sequences of all microbatches of a step, sorted.
 std::vector<std::string> texts_of(const source& s, const source_config& config, step_id step) {
   std::vector<std::string> all;
-  for (std::uint32_t mb = 0; mb < config.microbatches; ++mb)
+  for (std::uint32_t mb = 0; mb < s.counts(step).or_equal(1, config.microbatches).total(); ++mb)
     for (auto& text : inputs_of(s.load(step, microbatch_id{mb}))) all.push_back(std::move(text));
   std::sort(all.begin(), all.end());
   return all;
@@ -109,6 +110,54 @@ TEST_CASE("a microbatch has at most the tokens of microbatch_size whole sequence
     CHECK(s->layout(step_id{0}, microbatch_id{mb}).lengths.size() == 2);
 }
 
+TEST_CASE("with a limit of tokens the samples of a step decide its microbatches") {
+  const scratch_folder folder;
+  auto config = config_of([&](job::data_options& d) {
+    d.jsonl = {write(folder / "a.jsonl", documents(100))};
+    d.microbatch_size = 6;
+  });
+  const auto in_order = open_good(config);
+  auto limited = balanced(config, 2);
+  limited.data.max_tokens = 150;
+  const auto s = open_good(limited);
+  check_promises(*s, limited);
+  std::set<std::uint32_t> totals;
+  for (std::uint64_t k = 0; k < 20; ++k) {
+    const step_id step{k};
+    const auto counts = s->counts(step);
+    CHECK(texts_of(*s, limited, step) == texts_of(*in_order, config, step));
+    REQUIRE(counts.by_replica.size() == 2);
+    CHECK(counts.of(replica_id{0}) == counts.of(replica_id{1}));
+    totals.insert(counts.total());
+    // A microbatch less for each replica would not do.
+    std::int64_t tokens = 0;
+    for (std::uint32_t mb = 0; mb < counts.total(); ++mb)
+      tokens += s->load_text(step, microbatch_id{mb}).inputs.numel();
+    CHECK(tokens > 150 * (static_cast<std::int64_t>(counts.total()) - 2));
+    CHECK_NOTHROW(s->begin(step, counts));
+  }
+  CHECK(totals.size() > 1);
+  CHECK(in_order->counts(step_id{0}).empty());
+  CHECK_THROWS_WITH(s->begin(step_id{0}, {{1, 9}}),
+                    "expected the microbatches of each replica that node 0 has, 1, 9, got 3, 3 "
+                    "with the same data: its program or its processor computes others");
+}
+
+TEST_CASE("more replicas than samples leave some without a microbatch") {
+  const scratch_folder folder;
+  auto config = balanced(config_of([&](job::data_options& d) {
+                           d.jsonl = {write(folder / "a.jsonl", documents(9))};
+                           d.microbatch_size = 1;
+                           d.max_tokens = 1000;
+                         }),
+                         3);
+  config.microbatches = 2;
+  const auto s = open_good(config);
+  const auto counts = s->counts(step_id{0});
+  CHECK(counts.total() == 2);
+  CHECK(std::ranges::count(counts.by_replica, 0U) == 1);
+}
+
 TEST_CASE("the work of images counts") {
   auto config = config_of([&](job::data_options& d) {
     d.shapes = 200;
@@ -153,6 +202,12 @@ TEST_CASE("windows of a token file have equal work, so they stay in order") {
   for (std::uint32_t mb = 0; mb < config.microbatches; ++mb)
     CHECK(same(s->load(step_id{1}, microbatch_id{mb}),
                in_order->load(step_id{1}, microbatch_id{mb})));
+  // A limit of tokens holds for them, too: 12 windows, three in a microbatch at most.
+  auto limited = even;
+  limited.data.max_tokens = 31;
+  const auto few = open_good(limited);
+  check_promises(*few, limited);
+  CHECK(few->counts(step_id{0}).total() == 4);
 }
 
 }  // namespace rrfp::data::test

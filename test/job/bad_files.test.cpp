@@ -273,6 +273,33 @@ TEST_CASE("Windows of a text are not packed by cost") {
         "x.toml:2: data.pack: expected \"order\" or \"cost\", got \"size\"");
 }
 
+TEST_CASE("A limit of tokens that no number of microbatches keeps is refused") {
+  const auto train = [](const std::string& more) {
+    return refusal(
+        "[model]\nvocabulary = 258\n[data]\nshapes = 9\npack = \"cost\"\nmax_tokens = 256\n" + more,
+        {"vision.layers=1"}, job_use::train);
+  };
+  const std::string key = "x.toml:6: data.max_tokens: expected ";
+  CHECK(train("") == "accepted");
+  CHECK(refusal("[model]\ncontext = 512\nvocabulary = 258\n[data]\nshapes = 9\npack = \"cost\"\n"
+                "max_tokens = 256\nsequence_length = 257",
+                {"vision.layers=1"}, job_use::train) ==
+        "x.toml:7: data.max_tokens: expected at least data.sequence_length = 257, got "
+        "256");
+  CHECK(refusal("[data]\nshapes = 9\nmax_tokens = 256\n", {}, job_use::train) ==
+        "x.toml:3: data.max_tokens: expected 0 without data.pack = \"cost\", got 256");
+  CHECK(train("sequence_length = 100\nmicrobatch_size = 9000") ==
+        "x.toml:8: data.microbatch_size: expected pipeline.microbatches * data.microbatch_size <= "
+        "65536 with data.max_tokens, got 72000");
+  CHECK(train("[dispatch]\nmode = \"in-order\"\npolicy = \"one_f_one_b\"\nmessages = "
+              "\"blocking\"") == key + "0 with dispatch.messages = \"blocking\", got 256");
+  CHECK(train("[device]\nkind = \"emulated\"") ==
+        key + "0 with device.kind = \"emulated\", which reads no data, got 256");
+  CHECK(train("[transport]\ninflight_bytes = 131071") ==
+        "x.toml:8: transport.inflight_bytes: expected at least the 131072 bytes of an activation "
+        "(data.max_tokens * model.hidden * 4), got 131071");
+}
+
 TEST_CASE("An override's path is relative to the current folder") {
   const scratch_folder folder;
   const auto path = folder.write("job.toml", "[data]\ntext = \"a.txt\"\n");

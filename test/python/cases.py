@@ -37,8 +37,27 @@ class Case:
     def counts(self, step):
         """The microbatches of each replica in a step; None: as many as `n_microbatches`."""
 
+    def costs(self, step):
+        """Of the microbatches of a step, which are then cut before it; None: they start as they are."""
+
     def gives_output(self, rank, step):
         return self.takes_target(rank)
+
+
+class Costs(Case):
+    def part(self, rank):
+        return mlp(PROCESSES)[rank]
+
+    def costs(self, step):
+        return [[7, 1, 4, 2], [1, 2, 3, 4], [3, 3, 1, 9]][step]
+
+    def plain(self):
+        parts, batches = mlp(PROCESSES), []
+        orders = [rrfp.admission_order(self.costs(step)) for step in range(3)]
+        for order, ((x,), y) in zip(orders, self.batches()):
+            batches.append([torch.cat([values.tensor_split(4)[i] for i in order]) for values in (x, y)])
+        losses = train_plainly(parts, mse, batches, 4)
+        return [[step[order.index(i)] for i in range(4)] for order, step in zip(orders, losses)], parts
 
 
 class OfKind(Case):
@@ -244,6 +263,7 @@ CASES = {
     **{name: OfKind(kind) for name, kind in KINDS.items()},
     "float16 with an overflow": Half(),
     **{name: OfTransformers(name) for name in ("llama", "qwen3", "gpt2")},
+    "costs of microbatches": Costs(),
     "replicas": Replicas(),
     "replicas with other numbers of microbatches": CountsOfReplicas(),
     "parameters that replicas do not use": UnusedInReplicas(),
@@ -269,6 +289,13 @@ def train(case, rank):
             pipe.step(*case.batches()[0][0], target=case.batches()[0][1], unknown=1)
         for step, (x, y) in enumerate(case.batches()):
             losses.append([])
+            costs = case.costs(step)
+            if costs is not None:
+                mbs = x[0].tensor_split(len(costs)) if case.takes_inputs(rank) else None
+                targets = y.tensor_split(len(costs)) if case.takes_target(rank) else None
+                outputs = pipe.step_microbatches(mbs, None, targets, losses[-1], costs=costs)
+                assert len(outputs) == (len(costs) if case.gives_output(rank, step) else 0)
+                continue
             output = pipe.step(
                 *(x if case.takes_inputs(rank) else ()),
                 target=y if case.takes_target(rank) else None,

@@ -22,12 +22,14 @@ def microbatches(step, count):
     return list(x.split(sizes)), list(y.split(sizes))
 
 
-def train_plainly(parts, steps):
+def train_plainly(parts, steps, orders=None):
     """steps: by step, the microbatches of each replica. Losses are divided by the rows of the step."""
     optimizers = [adam(part.parameters()) for part in parts]
     losses = []
     for step, counts in enumerate(steps):
         xs, ys = microbatches(step, sum(counts))
+        if orders is not None:
+            xs, ys = ([mbs[i] for i in orders[step]] for mbs in (xs, ys))
         terms = sum(len(y) for y in ys)
         parameters = [p for part in parts for p in part.parameters()]
         sums, next = [None] * len(parameters), 0
@@ -92,6 +94,48 @@ def test_without_numbers_the_replicas_share_the_microbatches_evenly():
             xs, ys = microbatches(step, n)
             pipe.step_microbatches(iter(xs), target_mbs=ys)
         assert all(same_bits(a, b) for a, b in zip(pipe.stages.values(), plain))
+
+
+def test_costs_decide_which_microbatches_start_first():
+    parts = mlp(2)
+    plain = copy.deepcopy(parts)
+    steps = [[5, 3], [1, 4], [0, 6]]
+    orders = []
+    for step, counts in enumerate(steps):
+        costs = [float(len(x)) ** 2 for x in microbatches(step, sum(counts))[0]]
+        first = counts[0]
+        orders.append(rrfp.admission_order(costs[:first]) + [first + i for i in rrfp.admission_order(costs[first:])])
+    assert any(order != sorted(order) for order in orders)
+    wanted = train_plainly(plain, steps, orders)
+    settings = {**JITTER, "pipeline.replicas": 2}
+    with rrfp.Pipeline(parts, sum_of_squares, 4, optimizer=adam, count=len, settings=settings) as pipe:
+        for step, (counts, order) in enumerate(zip(steps, orders)):
+            xs, ys = microbatches(step, sum(counts))
+            losses = []
+            outputs = pipe.step_microbatches(
+                xs, target_mbs=ys, losses=losses, n_microbatches=counts, costs=[len(x) ** 2 for x in xs]
+            )
+            assert [len(output) for output in outputs] == [len(y) for y in ys]
+            started, wanted = wanted[: len(xs)], wanted[len(xs) :]
+            assert [losses[i].item() for i in order] == started
+            assert [pipe.last.losses[i] for i in order] == started
+        assert all(same_bits(a, b) for a, b in zip(pipe.stages.values(), plain))
+
+
+def test_costs_that_do_not_fit_are_refused_and_the_training_goes_on():
+    assert rrfp.admission_order([3, 1, 5, 2]) == [1, 0, 2, 3]
+    assert rrfp.admission_order([2] * 3) == [0, 1, 2] and rrfp.admission_order([]) == []
+    x, y = rows(0)
+    with rrfp.Pipeline(mlp(2), mse, 4, optimizer=adam) as pipe:
+        for costs, why in (
+            ([1], "arg_mbs: expected 1 microbatches, got 2"),
+            ([1, float("nan")], "costs: expected finite numbers, got nan"),
+        ):
+            with pytest.raises(ValueError, match=why):
+                pipe.step_microbatches([x, x], target_mbs=[y, y], costs=costs)
+        with pytest.raises(ValueError, match="costs: expected 2, one for each microbatch, got 3"):
+            pipe.step_microbatches([x, x], target_mbs=[y, y], n_microbatches=2, costs=[1, 2, 3])
+        pipe.step_microbatches([x, x], target_mbs=[y, y], costs=[2, 1])
 
 
 def test_a_step_is_cut_into_as_many_microbatches_as_it_says():

@@ -129,6 +129,10 @@ TEST_CASE("The microbatches of a replica are numbered after those of the replica
   CHECK(counts.first_of(replica_id{0}) == 0);
   CHECK(counts.first_of(replica_id{1}) == 3);
   CHECK(counts.first_of(replica_id{2}) == 3);
+  CHECK(counts.replica_of(microbatch_id{2}) == replica_id{0});
+  CHECK(counts.replica_of(microbatch_id{3}) == replica_id{2});
+  CHECK(counts.or_equal(3, 4) == counts);
+  CHECK(microbatch_counts{}.or_equal(2, 4) == microbatch_counts::equal(2, 4));
   CHECK(microbatch_counts{}.empty());
   CHECK(microbatch_counts::equal(2, 4) == microbatch_counts{{4, 4}});
 }

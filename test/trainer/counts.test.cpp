@@ -1,8 +1,11 @@
-/// Steps with different numbers of microbatches on different replicas: random configurations, each
-/// beside its plain loop. RRFP_RUNS=500 changes their number, RRFP_SEED=7 runs one.
+/// Steps with different numbers of microbatches on different replicas: random configurations, with
+/// one or two tensor-parallel ranks a stage, each beside its plain loop. RRFP_RUNS=500 changes
+/// their number, RRFP_SEED=7 runs one.
 #include <cstdlib>
 #include <numeric>
 #include <random>
+
+#include <rrfp/torch/parallel_operators.hpp>
 
 #include "small_model.hpp"
 
@@ -17,7 +20,7 @@ namespace {
 using counts_of_step = std::vector<std::uint32_t>;  // by replica
 
 struct configuration {
-  std::uint32_t stages = 1, chunks = 1, replicas = 1;
+  std::uint32_t stages = 1, chunks = 1, replicas = 1, ranks = 1;
   std::string keys;  ///< of the job
   std::vector<counts_of_step> steps;
 
@@ -48,10 +51,12 @@ configuration random_configuration(std::uint64_t seed) {
       policies.insert(policies.end(), {"one_f_one_b", "gpipe", "zb_h1"});
   }
   c.replicas = 1 + below(3);
+  c.ranks = 1 + below(2);
   const auto& policy = policies[below(policies.size())];
   const bool in_order = below(3) == 0;
   const auto slots = in_order || below(2) == 0 ? "\"auto\"" : std::to_string(1 + below(8));
-  c.keys += "pipeline.chunks = " + std::to_string(c.chunks) + "\n" + "dispatch.policy = \"" +
+  c.keys += "pipeline.tp = " + std::to_string(c.ranks) +
+            "\npipeline.chunks = " + std::to_string(c.chunks) + "\n" + "dispatch.policy = \"" +
             policy + "\"\ndispatch.mode = \"" + (in_order ? "in-order" : "ready") +
             "\"\ndispatch.slots = " + slots +
             "\njitter.compute = \"lognormal\"\njitter.compute_sigma = 0.8\n" +
@@ -67,10 +72,47 @@ configuration random_configuration(std::uint64_t seed) {
   return c;
 }
 
+std::string weight_name(std::int64_t layer, std::int64_t rank) {
+  return "layers." + std::to_string(layer) + ".of_rank." + std::to_string(rank);
+}
+
+/// Layers [first, end), whose inputs are divided among `ranks`. Without a group all shares are
+/// here.
+stage divided_layers(std::int64_t first, std::int64_t end, std::int64_t ranks,
+                     const std::shared_ptr<compute::rank_group>& group = nullptr) {
+  const std::int64_t begin_rank = compute::is_parallel(group) ? group->rank() : 0;
+  const auto end_rank = compute::is_parallel(group) ? begin_rank + 1 : ranks;
+  const auto share = width / ranks;
+  stage s;
+  for (auto i = first; i < end; ++i)
+    for (auto r = begin_rank; r < end_rank; ++r)
+      s.parameters.emplace_back(
+          weight_name(i, r),
+          weight_of(i).detach().narrow(1, r * share, share).clone().requires_grad_());
+  s.forward = [=, weights = s.parameters](const at::Tensor& input) {
+    auto x = input;
+    auto weight = weights.begin();
+    for (auto i = first; i < end; ++i) {
+      const auto entering = compute::copy_to_group(x, group);
+      at::Tensor sum;
+      for (auto r = begin_rank; r < end_rank; ++r, ++weight) {
+        const auto mine = entering.narrow(1, r * share, share);
+        // Every other layer has a deferred weight gradient.
+        const auto y =
+            i % 2 == 0 ? rrfp::linear(mine, weight->second) : at::linear(mine, weight->second);
+        sum = sum.defined() ? sum + y : y;
+      }
+      x = x + at::tanh(compute::reduce_from_group(sum, group));
+    }
+    return x;
+  };
+  return s;
+}
+
 /// The losses of the steps and the weights of a loop over the microbatches, replica by replica.
 plain_result train_plainly(const configuration& c) {
   at::set_num_threads(1);
-  const auto model = layers_of(0, layers);
+  const auto model = divided_layers(0, layers, c.ranks);
   plain_result r;
   for (const auto& p : model.parameters) r.weights.push_back(p.second);
   std::vector<at::Tensor> momentum(r.weights.size());
@@ -132,7 +174,12 @@ TEST_CASE("steps of any number of microbatches on each replica have the bits of 
     const auto parsed = job::parse_job(text, "test", policies::registry(), {}, job::job_use::embed);
     INFO((parsed ? "" : parsed.message()));
     REQUIRE(parsed.ok());
-    const auto opened = pipeline::open(*parsed, small_options());
+    auto options = small_options();
+    options.make_stage = [ranks = c.ranks](const stage_place& at) {
+      return divided_layers(layers * at.index / at.count, layers * (at.index + 1) / at.count, ranks,
+                            at.group);
+    };
+    const auto opened = pipeline::open(*parsed, options);
     INFO((opened ? "" : opened.message()));
     REQUIRE(opened.ok());
     auto& p = **opened;
@@ -145,13 +192,14 @@ TEST_CASE("steps of any number of microbatches on each replica have the bits of 
       CHECK(done->loss == Approx(plain.losses[step]).epsilon(1e-12));
     }
     const auto state = p.state_dict().value();
-    for (std::int64_t i = 0; i < layers; ++i) {
-      const auto name = "layers." + std::to_string(i);
-      const auto at =
-          std::find_if(state.begin(), state.end(), [&](const auto& t) { return t.name == name; });
-      REQUIRE(at != state.end());
-      CHECK(at::equal(at->value, plain.weights[static_cast<std::size_t>(i)]));
-    }
+    auto expected = plain.weights.begin();
+    for (std::int64_t i = 0; i < layers; ++i)
+      for (std::int64_t r = 0; r < c.ranks; ++r, ++expected) {
+        const auto at = std::find_if(state.begin(), state.end(),
+                                     [&](const auto& t) { return t.name == weight_name(i, r); });
+        REQUIRE(at != state.end());
+        CHECK(at::equal(at->value, *expected));
+      }
     CHECK(p.finish().ok());
   }
 }

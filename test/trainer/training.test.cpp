@@ -5,6 +5,7 @@
 #include <thread>
 
 #include <rrfp/keyed_generator.hpp>
+#include <rrfp/torch/parallel_operators.hpp>
 
 #include "program.hpp"
 #include "small_model.hpp"
@@ -60,14 +61,19 @@ TEST_CASE("steps and evaluations equal those of a plain loop for any split and o
 }
 
 TEST_CASE("dropout equals that of a plain loop, whatever the order") {
-  const auto noisy = [](stage s) {
-    s.forward = [inner = s.forward](const at::Tensor& x) {
-      return at::dropout(inner(x), 0.3, true);
+  // Two tensor-parallel ranks compute the same, and add up halves of it.
+  const auto merged = [](const at::Tensor& x, const std::shared_ptr<compute::rank_group>& group) {
+    if (!compute::is_parallel(group)) return x;
+    return compute::reduce_from_group(compute::copy_to_group(x, group) * 0.5, group);
+  };
+  constexpr std::uint32_t parts = 4, microbatches = 5;
+  const auto part_of = [&](const stage_place& at) {
+    auto s = part_at(at);
+    s.forward = [merged, inner = s.forward, group = at.group](const at::Tensor& x) {
+      return at::dropout(merged(at::dropout(inner(x), 0.3, true), group), 0.3, true);
     };
     return s;
   };
-  constexpr std::uint32_t parts = 4, microbatches = 5;
-  const auto part_of = [&](const stage_place& at) { return noisy(part_at(at)); };
   std::uint64_t call = 0;
   stage whole;
   std::vector<stage> plain;
@@ -88,9 +94,12 @@ TEST_CASE("dropout equals that of a plain loop, whatever the order") {
   const auto expected = train_plainly(whole, microbatches, 3);
   for (const std::string how : {"", "[dispatch]\nmode = \"in-order\"\npolicy = \"one_f_one_b\"\n",
                                 "[jitter]\ncompute = \"lognormal\"\ncompute_sigma = 0.5\n"}) {
-    for (const bool recompute : {false, true}) {
+    for (const auto& [recompute, tp] :
+         {std::pair{false, 1U}, {true, 1U}, {false, 2U}, {true, 2U}}) {
+      INFO(how << ", recompute " << recompute << ", tp " << tp);
       auto j = job_of(how);
       j.train.seed = 9;
+      j.pipeline.tp = tp;
       j.pipeline.stages = parts;
       j.pipeline.recompute = recompute;
       auto options = small_options();

@@ -246,8 +246,9 @@ class session::impl {
   caf::actor spawn_job(caf::actor_system& system, const std::shared_ptr<run_context>& context,
                        std::function<void(run_result)> on_over) {
     return spawn_detached<job_actor>(
-        system, job_setup{setup_.train, setup_.lr, setup_.on_request, setup_.first_step(),
-                          setup_.checkpoint, context->copies ? setup_.recovery : std::nullopt,
+        system, job_setup{setup_.train, setup_.microbatches, setup_.lr, setup_.on_request,
+                          setup_.first_step(), setup_.checkpoint,
+                          context->copies ? setup_.recovery : std::nullopt,
                           setup_.resume ? setup_.resume->contents.history : std::string{}, context,
                           setup_.evaluation, setup_.hang_timeout_s, setup_.on_step,
                           setup_.on_evaluation, setup_.on_checkpoint, setup_.on_copy_failed,

@@ -116,6 +116,9 @@ struct session_setup {
   job::train_options train;
   /// Each step is started by session::train() or evaluate(); their number is not limited.
   bool on_request = false;
+  /// The numbers of microbatches of a step that no one demanded with its own; may give none, which
+  /// stands for those of the shape. May be empty. Called on node 0.
+  std::function<microbatch_counts(step_id)> microbatches;
   /// The learning rate of a step (from 1), in place of that of `train`. May be empty. Called on
   /// node 0.
   std::function<double(std::uint64_t step)> lr;

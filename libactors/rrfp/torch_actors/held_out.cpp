@@ -14,7 +14,8 @@ class two_sources final : public compute::batch_source {
               std::shared_ptr<const compute::batch_source> held_out, std::uint32_t batches)
       : training_(std::move(training)), held_out_(std::move(held_out)), batches_(batches) {}
 
-  void begin(step_id step, std::uint32_t microbatches) const override {
+  microbatch_counts counts(step_id step) const override { return of(step).counts(within(step)); }
+  void begin(step_id step, const microbatch_counts& microbatches) const override {
     of(step).begin(within(step), microbatches);
   }
   compute::microbatch load(step_id step, microbatch_id mb) const override {

@@ -15,20 +15,18 @@ class estimates {
  public:
   using of_chunks = std::vector<compute::chunk_estimate>;
 
-  estimates(std::shared_ptr<const compute::batch_source> data, const job::job& j,
-            const pipeline_shape& shape)
+  estimates(std::shared_ptr<const compute::batch_source> data, const job::job& j)
       : data_(std::move(data)),
         model_(j.model),
         pipeline_(j.pipeline),
-        shape_(shape),
         cut_(job::layers_of_parts(j)) {}
 
-  /// By microbatch of the replica.
-  std::vector<of_chunks> of(step_id step, std::uint32_t replica) const {
+  /// Of `count` microbatches.
+  std::vector<of_chunks> of(step_id step, std::uint32_t first, std::uint32_t count) const {
     std::vector<of_chunks> all;
     std::vector<compute::microbatch_layout> layouts;
-    for (std::uint32_t i = 0; i < shape_.microbatches; ++i) {
-      layouts.push_back(data_->layout(step, microbatch_id{replica * shape_.microbatches + i}));
+    for (std::uint32_t i = 0; i < count; ++i) {
+      layouts.push_back(data_->layout(step, microbatch_id{first + i}));
       if (i > 0 && layouts[i] == layouts[i - 1])
         all.push_back(all.back());
       else
@@ -42,7 +40,6 @@ class estimates {
   const std::shared_ptr<const compute::batch_source> data_;
   const job::model_options model_;
   const job::pipeline_options pipeline_;
-  const pipeline_shape shape_;
   const std::vector<std::uint32_t> cut_;
 };
 
@@ -51,12 +48,13 @@ class admitted_source final : public compute::batch_source {
   admitted_source(std::shared_ptr<const compute::batch_source> loaded, const job::job& j,
                   const pipeline_shape& shape)
       : loaded_(loaded),
-        estimates_(std::move(loaded), j, shape),
+        estimates_(std::move(loaded), j),
         order_(j.dispatch.admit),
         replicas_(j.pipeline.replicas),
         microbatches_(shape.microbatches) {}
 
-  void begin(step_id step, std::uint32_t microbatches) const override {
+  microbatch_counts counts(step_id step) const override { return loaded_->counts(step); }
+  void begin(step_id step, const microbatch_counts& microbatches) const override {
     loaded_->begin(step, microbatches);
   }
   compute::microbatch load(step_id step, microbatch_id mb) const override {
@@ -72,17 +70,19 @@ class admitted_source final : public compute::batch_source {
 
  private:
   microbatch_id as_loaded(step_id step, microbatch_id mb) const {
-    const auto replica = mb.value() / microbatches_;
-    const auto order = orders_.at(step.value() * replicas_ + replica, [&] {
+    const auto counts = loaded_->counts(step).or_equal(replicas_, microbatches_);
+    const auto replica = counts.replica_of(mb);
+    const auto first = counts.first_of(replica);
+    const auto order = orders_.at(step.value() * replicas_ + replica.value(), [&] {
       std::vector<double> cost;
-      for (const auto& chunks : estimates_.of(step, replica)) {
+      for (const auto& chunks : estimates_.of(step, first, counts.of(replica))) {
         cost.push_back(0);
         for (const auto& c : chunks)
           cost.back() += c.forward_flops + c.backward_flops + c.weight_flops;
       }
       return admission_order(order_, cost);
     });
-    return microbatch_id{replica * microbatches_ + (*order)[mb.value() % microbatches_]};
+    return microbatch_id{first + (*order)[mb.value() - first]};
   }
 
   const std::shared_ptr<const compute::batch_source> loaded_;

@@ -49,12 +49,14 @@ class torch_job final : public job_model {
       data = with_held_out(std::move(data), held_out_, job_.eval.batches);
       setup.evaluation = {job_.eval.every, job_.eval.batches};
     }
+    setup.microbatches = [data](step_id step) { return data->counts(step); };
     const auto cut = job::layers_of_parts(job_);
     // If bytes are limited, count the bytes of each microbatch, not of the expected layout.
     if (job_.dispatch.slot_bytes != 0)
       setup.slot_bytes = [model = job_.model, pipeline = job_.pipeline, shape = setup.shape, cut,
                           data](step_id step, replica_id replica, stage_id s, microbatch_id mb) {
-        const microbatch_id in_all{replica.value() * shape.microbatches + mb.value()};
+        const auto counts = data->counts(step).or_equal(pipeline.replicas, shape.microbatches);
+        const microbatch_id in_all{counts.first_of(replica) + mb.value()};
         const auto sizes = compute::estimate(model, data->layout(step, in_all), cut, pipeline.tp,
                                              pipeline.recompute);
         return compute::slot_bytes(sizes, shape, s);
@@ -87,28 +89,29 @@ class torch_job final : public job_model {
 
   result<std::string> decode_images(std::chrono::duration<double> limit,
                                     std::chrono::steady_clock::time_point end) const override {
-    const auto microbatches =
-        std::uint64_t{job_.pipeline.microbatches} * job_.pipeline.replicas;  // per step
-    const std::uint64_t samples = job_.data.microbatch_size;                 // per microbatch
+    const auto samples = std::uint64_t{job_.pipeline.microbatches} * job_.pipeline.replicas *
+                         job_.data.microbatch_size;  // per step
     // One epoch contains all samples.
     const auto unread = training_->undecoded_samples();
-    const auto steps_max = unread / (microbatches * samples) + 1;
-    const auto all =
-        std::min(unread, std::min(job_.train.steps, steps_max) * microbatches * samples);
+    const auto steps_max = unread / samples + 1;
+    const auto all = std::min(unread, std::min(job_.train.steps, steps_max) * samples);
     std::uint64_t decoded = 0;
     // Whole steps, whose microbatches may have other samples than their places say.
-    for (std::uint64_t n = 0; decoded < all || n % microbatches != 0; ++n) {
-      if (std::chrono::steady_clock::now() >= end)
-        return fmt::format(
-            "images: decoded {} of {} samples in {:g} s, in the order of the run; {} are not "
-            "checked\n",
-            decoded, all, limit.count(), all - decoded);
-      try {
-        const auto batch = training_->load(
-            step_id{n / microbatches}, microbatch_id{static_cast<std::uint32_t>(n % microbatches)});
-        decoded = std::min(all, decoded + batch.lengths.size());
-      } catch (const std::exception& e) {
-        return job::blame(job_, job::key_of(job_.data), e.what());
+    for (step_id step; decoded < all; step = step_id{step.value() + 1}) {
+      const auto counts =
+          training_->counts(step).or_equal(job_.pipeline.replicas, job_.pipeline.microbatches);
+      for (std::uint32_t mb = 0; mb < counts.total(); ++mb) {
+        if (std::chrono::steady_clock::now() >= end)
+          return fmt::format(
+              "images: decoded {} of {} samples in {:g} s, in the order of the run; {} are not "
+              "checked\n",
+              decoded, all, limit.count(), all - decoded);
+        try {
+          const auto batch = training_->load(step, microbatch_id{mb});
+          decoded = std::min(all, decoded + batch.lengths.size());
+        } catch (const std::exception& e) {
+          return job::blame(job_, job::key_of(job_.data), e.what());
+        }
       }
     }
     return all == 0 ? std::string{} : fmt::format("images: decoded all {} samples\n", all);

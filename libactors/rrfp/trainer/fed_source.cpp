@@ -57,12 +57,13 @@ const fed_source::fed& fed_source::wait_for(std::unique_lock<std::mutex>& lock,
   return at->second;
 }
 
-void fed_source::begin(step_id step, std::uint32_t microbatches) const {
+void fed_source::begin(step_id step, const microbatch_counts& microbatches) const {
   std::unique_lock lock{mutex_};
   const auto given = wait_for(lock, step).microbatches.size();
-  if (given != microbatches)
-    throw std::runtime_error(fmt::format(
-        "expected {} microbatches, as the leading process has given, got {}", microbatches, given));
+  if (given != microbatches.total())
+    throw std::runtime_error(
+        fmt::format("expected {} microbatches, as the leading process has given, got {}",
+                    microbatches.total(), given));
 }
 
 compute::microbatch fed_source::load(step_id step, microbatch_id mb) const {

@@ -30,7 +30,7 @@ class fed_source final : public compute::batch_source {
 
   /// Stages without data wait as well: a program that still prepares its batch may draw from
   /// libtorch's generator, which forwards would disturb.
-  void begin(step_id step, std::uint32_t microbatches) const override;
+  void begin(step_id step, const microbatch_counts& microbatches) const override;
   compute::microbatch load(step_id step, microbatch_id mb) const override;
   std::int64_t step_tokens(step_id step) const override;
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/actors/job_cluster.hpp>
+#include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/user_functions.hpp>
 #include <rrfp/keyed_generator.hpp>
 
@@ -18,6 +19,29 @@ std::uint64_t seed_of(std::uint64_t seed, std::uint32_t index) {
   // The increment of Weyl sequences; it is odd, so all parts of a model have different seeds.
   return seed + 0x9e3779b97f4a7c15U * (index + 1);
 }
+
+/// The ranks of a stage that share this process wait for each other in a collective, and draw from
+/// the same generators.
+class lending_group final : public compute::rank_group {
+ public:
+  explicit lending_group(std::shared_ptr<compute::rank_group> ranks) : ranks_(std::move(ranks)) {}
+
+  std::uint32_t rank() const override { return ranks_->rank(); }
+  std::uint32_t size() const override { return ranks_->size(); }
+  bool on_device() const override { return ranks_->on_device(); }
+  void all_reduce_sum(const tensor_buffer& b) override {
+    const generator_loan loan;
+    ranks_->all_reduce_sum(b);
+  }
+  void all_reduce_max(const tensor_buffer& b) override {
+    const generator_loan loan;
+    ranks_->all_reduce_max(b);
+  }
+  void set_task(step_id step, const launch& l) override { ranks_->set_task(step, l); }
+
+ private:
+  const std::shared_ptr<compute::rank_group> ranks_;
+};
 
 }  // namespace
 
@@ -51,6 +75,7 @@ model_parts::model_parts(const pipeline_options& options, std::uint64_t seed,
 model_parts::chunk model_parts::make(const pipeline_shape& shape, virtual_stage_id vs,
                                      std::shared_ptr<compute::rank_group> group) {
   const auto at = shape.at(vs);
+  if (compute::is_parallel(group)) group = std::make_shared<lending_group>(std::move(group));
   const stage_place place{at.stage.value(), at.chunk.value(), vs.value(), shape.virtual_stages(),
                           std::move(group)};
   const keyed_generator drawing{seed_of(seed_, place.index)};

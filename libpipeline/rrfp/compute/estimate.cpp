@@ -188,9 +188,10 @@ void add_exit(chunk_estimate& e, const job::model_options& m, const rows& text,
 
 microbatch_layout expected_layout(const job::model_options& model, const job::data_options& data) {
   microbatch_layout mb;
-  mb.lengths.assign(data.microbatch_size, data.sequence_length);
+  const auto sequences = data.microbatch_tokens() / data.sequence_length;
+  mb.lengths.assign(sequences, data.sequence_length);
   const std::int64_t side = model.vision.image_size;
-  if (model.vision.layers > 0) mb.images.assign(data.microbatch_size, {side, side});
+  if (model.vision.layers > 0) mb.images.assign(sequences, {side, side});
   return mb;
 }
 

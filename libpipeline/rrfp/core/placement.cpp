@@ -63,6 +63,14 @@ std::uint32_t microbatch_counts::first_of(replica_id replica) const {
   return std::accumulate(first, first + replica.value(), 0U);
 }
 
+replica_id microbatch_counts::replica_of(microbatch_id mb) const {
+  RRFP_CHECK(mb.value() < total(), "the microbatch must belong to the step");
+  replica_id replica;
+  for (auto left = mb.value(); left >= of(replica); replica = replica_id{replica.value() + 1})
+    left -= of(replica);
+  return replica;
+}
+
 std::uint32_t microbatch_counts::total() const {
   return std::accumulate(by_replica.begin(), by_replica.end(), 0U);
 }

@@ -91,9 +91,15 @@ struct microbatch_counts {
     return {std::vector<std::uint32_t>(replicas, each)};
   }
   bool empty() const { return by_replica.empty(); }
+  /// These, or, if they are empty, `each` on each replica.
+  microbatch_counts or_equal(std::uint32_t replicas, std::uint32_t each) const {
+    return empty() ? equal(replicas, each) : *this;
+  }
   std::uint32_t of(replica_id replica) const { return by_replica.at(replica.value()); }
   /// The first one of the replica, numbered over all replicas.
   std::uint32_t first_of(replica_id replica) const;
+  /// The replica of a microbatch, numbered over all replicas.
+  replica_id replica_of(microbatch_id mb) const;
   std::uint32_t total() const;
 };
 

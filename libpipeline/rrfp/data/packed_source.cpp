@@ -1,10 +1,13 @@
 #include "packed_source.hpp"
 
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <rrfp/base/check.hpp>
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/workload/packer.hpp>
 
@@ -29,31 +32,65 @@ std::vector<std::uint32_t> packed_source::samples_of(step_id step) const {
   return order_.at(step.value() * places, places);
 }
 
-packed_source::microbatch_samples packed_source::balanced(step_id step) const {
+std::shared_ptr<const packed_source::packed_step> packed_source::balanced(step_id step) const {
+  return balanced_.at(step.value(), [&] { return balance(step); });
+}
+
+packed_source::packed_step packed_source::balance(step_id step) const {
   const auto samples = samples_of(step);
   std::vector<workload::sample_work> work;
   for (const auto n : samples)
     work.push_back(
         {samples_->size(n).tokens, compute::training_flops(config_.model, layout_of({n}))});
-  const auto each = static_cast<std::uint32_t>(microbatches_ / config_.replicas);
-  const auto packed = workload::pack_step(work, config_.replicas, each,
-                                          microbatch_size_ * config_.data.sequence_length);
-  microbatch_samples made(microbatches_);
-  for (std::size_t mb = 0; mb < made.size(); ++mb) {
-    if (packed) {
-      for (const auto i : (*packed)[mb / each][mb % each]) made[mb].push_back(samples[i]);
-    } else {
-      const auto first = samples.begin() + static_cast<std::ptrdiff_t>(mb * microbatch_size_);
-      made[mb].assign(first, first + static_cast<std::ptrdiff_t>(microbatch_size_));
+  const auto& data = config_.data;
+  const auto replicas = config_.replicas;
+  const auto each = data.max_tokens != 0
+                        ? workload::microbatches_needed(work, replicas, data.max_tokens)
+                        : static_cast<std::uint32_t>(microbatches_ / replicas);
+  const auto packed = workload::pack_step(work, replicas, each, data.microbatch_tokens());
+  packed_step made;
+  if (packed) {
+    for (const auto& of_replica : *packed) {
+      made.counts.by_replica.push_back(static_cast<std::uint32_t>(of_replica.size()));
+      for (const auto& indices : of_replica) {
+        made.samples.emplace_back();
+        for (const auto i : indices) made.samples.back().push_back(samples[i]);
+      }
     }
+    return made;
+  }
+  RRFP_CHECK(data.max_tokens == 0, "as many microbatches as are needed hold the samples");
+  made.counts = microbatch_counts::equal(replicas, each);
+  for (auto first = samples.begin(); first != samples.end();) {
+    const auto end = first + static_cast<std::ptrdiff_t>(microbatch_size_);
+    made.samples.emplace_back(first, end);
+    first = end;
   }
   return made;
 }
 
+microbatch_counts packed_source::counts(step_id step) const {
+  return config_.data.max_tokens != 0 ? balanced(step)->counts : microbatch_counts{};
+}
+
+void packed_source::begin(step_id step, const microbatch_counts& microbatches) const {
+  const auto own = counts(step);
+  if (own.empty() || own == microbatches) return;
+  const auto text = [](const microbatch_counts& counts) {
+    std::string all;
+    for (const auto n : counts.by_replica) all += (all.empty() ? "" : ", ") + std::to_string(n);
+    return all;
+  };
+  throw std::runtime_error("expected the microbatches of each replica that node 0 has, " +
+                           text(microbatches) + ", got " + text(own) +
+                           " with the same data: its program or its processor computes others");
+}
+
 std::vector<std::uint32_t> packed_source::samples_of(step_id step, microbatch_id mb) const {
+  const auto& data = config_.data;
   // Windows have equal work.
-  if (config_.data.pack == job::sample_packing::cost && !samples_->are_windows())
-    return (*balanced_.at(step.value(), [&] { return balanced(step); }))[mb.value()];
+  if (data.max_tokens != 0 || (data.pack == job::sample_packing::cost && !samples_->are_windows()))
+    return balanced(step)->samples.at(mb.value());
   return order_.at((step.value() * microbatches_ + mb.value()) * microbatch_size_,
                    microbatch_size_);
 }

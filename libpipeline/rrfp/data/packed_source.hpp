@@ -3,7 +3,8 @@
 /// Step k has the positions from k * microbatches * microbatch_size on; epoch_order maps positions
 /// to samples. In their order, each microbatch has microbatch_size of them. With data.pack = "cost"
 /// the same samples are divided so that the microbatches have about equal work, and at most as many
-/// tokens as microbatch_size whole sequences.
+/// tokens as microbatch_size whole sequences; with data.max_tokens, into as few microbatches as
+/// that limit of their tokens allows.
 #pragma once
 
 #include <memory>
@@ -20,6 +21,8 @@ class packed_source final : public source {
  public:
   packed_source(const source_config& config, std::unique_ptr<const sample_set> samples);
 
+  microbatch_counts counts(step_id step) const override;
+  void begin(step_id step, const microbatch_counts& microbatches) const override;
   compute::microbatch load(step_id step, microbatch_id mb) const override {
     return load(step, mb, true);
   }
@@ -40,17 +43,22 @@ class packed_source final : public source {
   std::vector<std::uint32_t> samples_of(step_id step) const;
   compute::microbatch_layout layout_of(const std::vector<std::uint32_t>& samples) const;
 
-  using microbatch_samples = std::vector<std::vector<std::uint32_t>>;
+  struct packed_step {
+    microbatch_counts counts;
+    /// By microbatch, those of each replica together.
+    std::vector<std::vector<std::uint32_t>> samples;
+  };
 
-  /// Of equal work, those of each replica together.
-  microbatch_samples balanced(step_id step) const;
+  /// Of equal work.
+  std::shared_ptr<const packed_step> balanced(step_id step) const;
+  packed_step balance(step_id step) const;
 
   const source_config config_;
   const std::uint64_t microbatches_;
   const std::uint64_t microbatch_size_;
   const std::unique_ptr<const sample_set> samples_;
   const epoch_order order_;
-  mutable simulate::last_steps<microbatch_samples> balanced_;
+  mutable simulate::last_steps<packed_step> balanced_;
 };
 
 }  // namespace rrfp::data

@@ -23,7 +23,7 @@ struct source_config {
   job::data_options data;
   /// Determines the order of the samples.
   std::uint64_t seed = 1;
-  /// Microbatches of a step, over all replicas.
+  /// Microbatches of a step, over all replicas; with data.max_tokens they count its samples alone.
   std::uint32_t microbatches = 1;
   /// Only for data.pack = "cost": it divides `microbatches`, and the model's FLOPs are the work.
   std::uint32_t replicas = 1;

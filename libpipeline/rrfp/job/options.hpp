@@ -202,6 +202,8 @@ struct data_options {
   too_long when_too_long = too_long::stop;
   sample_order order = sample_order::shuffled;
   sample_packing pack = sample_packing::order;
+  /// Of a microbatch, which decides how many a step has. 0: pipeline.microbatches.
+  std::uint32_t max_tokens = 0;
   bad_samples when_bad = bad_samples::stop;
   /// Maximum length of an image's longer side, in pixels; larger images are scaled down to it.
   std::uint32_t image_side_max = 256;
@@ -212,6 +214,11 @@ struct data_options {
   bool blind = false;
   /// Empty: bytes. A pretrained model is trained on bytes only if this is set.
   std::optional<tokenizer_kind> tokenizer;
+
+  /// Tokens of a microbatch, at most.
+  std::uint64_t microbatch_tokens() const {
+    return max_tokens != 0 ? max_tokens : std::uint64_t{microbatch_size} * sequence_length;
+  }
 
   bool operator==(const data_options&) const = default;
 };

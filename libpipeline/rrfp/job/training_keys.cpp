@@ -134,6 +134,12 @@ void add_data(std::vector<key>& table) {
               "`microbatch_size` each, in their order. `cost`: so that microbatches and replicas "
               "have about equal FLOPs, at most `microbatch_size` * `sequence_length` tokens each; "
               "not for `text`, whose sequences are equal.");
+  keys.integer(
+      "max_tokens", &o::max_tokens, {0, std::uint32_t{1} << 31}, "tokens",
+      "With `pack = \"cost\"`: maximum number of tokens in a microbatch, at least "
+      "`sequence_length`. A step has `pipeline.microbatches` * `microbatch_size` sequences "
+      "for each replica, in as few microbatches as this allows, equally many on all "
+      "replicas. 0: in `pipeline.microbatches`.");
   keys.choice("bad_samples", &o::when_bad, {"stop", "skip"},
               "Handling of an unusable sample: end the run with an error, or leave it out. To "
               "find all of them, `skip` decodes every image before the run.");

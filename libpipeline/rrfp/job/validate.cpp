@@ -80,14 +80,14 @@ status check_transport(const job& j, const provenance& from) {
         in_quotes(t.listen) +
             " requires a key, in transport.key_file or the variable RRFP_KEY: without one, "
             "a node listens on loopback only, such as \"127.0.0.1\"");
-  const auto message = std::uint64_t{j.data.microbatch_size} * j.data.sequence_length *
-                       j.model.hidden * sizeof(float);
+  const auto message = j.data.microbatch_tokens() * j.model.hidden * sizeof(float);
   if (t.inflight_bytes < message)
     return from.blame("transport.inflight_bytes",
                       "expected at least the " + std::to_string(message) +
-                          " bytes of an activation (data.microbatch_size * data.sequence_length * "
-                          "model.hidden * 4), got " +
-                          std::to_string(t.inflight_bytes));
+                          " bytes of an activation (" +
+                          (j.data.max_tokens != 0 ? "data.max_tokens"
+                                                  : "data.microbatch_size * data.sequence_length") +
+                          " * model.hidden * 4), got " + std::to_string(t.inflight_bytes));
   if (t.node_timeout_ms >= 3 * t.heartbeat_ms) return success();
   return from.blame(
       "transport.node_timeout_ms",
@@ -211,7 +211,35 @@ status check_source(const job& j, const data_options& d, const std::string& sect
   return check_images(j, *given, from);
 }
 
+status check_max_tokens(const job& j, const provenance& from) {
+  const auto most = j.data.max_tokens;
+  if (most == 0) return success();
+  const auto refused = [&](const std::string& expected, std::string_view other) {
+    return from.blame("data.max_tokens", "expected " + expected + ", got " + std::to_string(most),
+                      other);
+  };
+  if (j.data.pack != sample_packing::cost)
+    return refused("0 without data.pack = \"cost\"", "data.pack");
+  if (most < j.data.sequence_length)
+    return refused("at least data.sequence_length = " + std::to_string(j.data.sequence_length) +
+                       from.note("data.sequence_length"),
+                   "data.sequence_length");
+  if (j.device.kind == device_kind::emulated)
+    return refused("0 with device.kind = \"emulated\", which reads no data", "device.kind");
+  if (j.dispatch.messages == messages_kind::blocking)
+    return refused("0 with dispatch.messages = \"blocking\"", "dispatch.messages");
+  // A step may have as many microbatches as sequences.
+  const auto sequences = std::uint64_t{j.pipeline.microbatches} * j.data.microbatch_size;
+  if (sequences <= microbatches_max) return success();
+  return from.blame("data.microbatch_size",
+                    "expected pipeline.microbatches * data.microbatch_size <= " +
+                        std::to_string(microbatches_max) + " with data.max_tokens, got " +
+                        std::to_string(sequences),
+                    "pipeline.microbatches");
+}
+
 status check_data(const job& j, const provenance& from) {
+  if (auto limit = check_max_tokens(j, from); !limit) return limit;
   if (j.device.kind == device_kind::emulated) return success();  // reads no data
   if (auto valid = check_source(j, j.data, "data", from); !valid) return valid;
   const auto held_out = held_out_data(j);

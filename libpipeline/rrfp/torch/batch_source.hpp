@@ -10,6 +10,7 @@
 
 #include <rrfp/base/ids.hpp>
 #include <rrfp/compute/microbatch_layout.hpp>
+#include <rrfp/core/placement.hpp>
 
 namespace rrfp::compute {
 
@@ -44,9 +45,12 @@ class batch_source {
   batch_source& operator=(const batch_source&) = delete;
   virtual ~batch_source() = default;
 
-  /// Called on each stage before the first task of a step, with the number of microbatches of all
-  /// replicas. May wait until this process has the data of the step, and may throw.
-  virtual void begin(step_id, std::uint32_t /*microbatches*/) const {}
+  /// The numbers of microbatches of a step, if they follow from the data; empty: those of the job.
+  /// Node 0 asks before it begins a step.
+  virtual microbatch_counts counts(step_id) const { return {}; }
+  /// Called on each stage before the first task of a step, with the numbers of microbatches. May
+  /// wait until this process has the data of the step, and may throw.
+  virtual void begin(step_id, const microbatch_counts&) const {}
   /// Must return the same data on every node and at any time. Thread-safe. May throw a
   /// std::exception, which the caller of stage_compute::run() gets as a compute_error.
   virtual microbatch load(step_id step, microbatch_id mb) const = 0;

@@ -59,7 +59,8 @@ std::size_t stage_compute::impl::held_microbatches() const {
 void stage_compute::impl::fail_for_memory(const std::string& where, const std::string& why) const {
   fail(compute_fault::memory, where,
        config_.device.str() + " is out of memory with " + std::to_string(held_microbatches()) +
-           " slots held (" + why + "); lower dispatch.slots or data.microbatch_size, or set " +
+           " slots held (" + why +
+           "); lower dispatch.slots, data.microbatch_size or data.max_tokens, or set " +
            "pipeline.recompute = true");
 }
 
@@ -82,7 +83,7 @@ void stage_compute::impl::begin_step(step_id step, step_purpose purpose,
   purpose_ = purpose;
   if (is_training()) find_trained();
   guarded(compute_fault::data, "begin",
-          [&] { data_->begin(step, counts.empty() ? microbatches_ : counts.total()); });
+          [&] { data_->begin(step, counts.or_equal(1, microbatches_)); });
   if (!has_last_chunk()) return;
   step_tokens_ = guarded(compute_fault::data, "begin", [&] { return data_->step_tokens(step); });
   if (step_tokens_ <= 0) {

@@ -142,6 +142,11 @@ std::optional<packed_replicas> pack_step(std::span<const sample_work> samples,
   return packed;
 }
 
+std::uint32_t microbatches_needed(std::span<const sample_work> samples, std::uint32_t replicas,
+                                  std::uint64_t max_tokens) {
+  return max_tokens == 0 ? 1 : (parts_needed(samples, max_tokens) + replicas - 1) / replicas;
+}
+
 result<packer> packer::make(std::vector<sample_work> samples, const pack_options& options) {
   if (auto valid = check_samples(samples, options.max_tokens); !valid) return valid.failure();
   if (auto valid = check_options(options, samples.size()); !valid) return valid.failure();
@@ -238,9 +243,7 @@ std::optional<packed_replicas> packer::pack(const std::vector<std::uint32_t>& sa
   const auto few = static_cast<std::uint32_t>(samples.size() / replicas);
   auto microbatches = std::min(options_.microbatches, std::max(few, 1U));
   if (options_.microbatches == 0)
-    microbatches = options_.max_tokens == 0
-                       ? 1
-                       : (parts_needed(work, options_.max_tokens) + replicas - 1) / replicas;
+    microbatches = microbatches_needed(work, replicas, options_.max_tokens);
   auto step = pack_step(work, replicas, microbatches, options_.max_tokens);
   // With fewer samples than microbatches some replicas may have one microbatch less.
   if (!step && microbatches < options_.microbatches)

@@ -38,6 +38,11 @@ std::optional<packed_replicas> pack_step(std::span<const sample_work> samples,
                                          std::uint32_t replicas, std::uint32_t microbatches,
                                          std::uint64_t max_tokens);
 
+/// The fewest microbatches, equally many for each of `replicas`, with which pack_step() packs
+/// samples of at most max_tokens tokens each.
+std::uint32_t microbatches_needed(std::span<const sample_work> samples, std::uint32_t replicas,
+                                  std::uint64_t max_tokens);
+
 /// The arguments of rrfp.pack(), with their names. 0 stands for None.
 struct pack_options {
   std::uint64_t max_tokens = 0;    ///< of a microbatch; 0: no limit

@@ -188,9 +188,9 @@ void job_actor::carry_out(const job_action::begin_step& a) {
   totals_.begin_step(a.step, purpose, setup_.context->now());
   const auto& context = *setup_.context;
   auto microbatches = a.microbatches;
-  if (microbatches.empty())
-    microbatches = microbatch_counts::equal(context.replicas, context.shape.microbatches);
-  send_to_stages(begin_step{a.step, purpose, std::move(microbatches)});
+  if (microbatches.empty() && setup_.microbatches) microbatches = setup_.microbatches(a.step);
+  send_to_stages(begin_step{a.step, purpose,
+                            microbatches.or_equal(context.replicas, context.shape.microbatches)});
 }
 
 void job_actor::carry_out(const job_action::add_up& a) {

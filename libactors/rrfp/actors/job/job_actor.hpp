@@ -26,7 +26,8 @@ namespace rrfp::actors {
 
 struct job_setup {
   job::train_options train;
-  std::function<double(std::uint64_t step)> lr;  ///< see session_setup
+  std::function<microbatch_counts(step_id)> microbatches;  ///< see session_setup
+  std::function<double(std::uint64_t step)> lr;            ///< see session_setup
   /// Steps begin on demand only.
   bool on_request = false;
   /// Steps that were complete before the run.
