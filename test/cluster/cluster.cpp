@@ -54,6 +54,8 @@ outcome simulation::run() {
     for (;;) {
       while (!has_ended()) {
         RRFP_EXPECT(w.advance(), "nothing happens any more");
+        RRFP_EXPECT(w.events() < w.c.events_max,
+                    "the job does not end: " + std::to_string(w.events()) + " events");
         RRFP_EXPECT(w.now() < last_fault + patience, "the job does not end");
         const auto begun = std::max(last_fault, checks.last_commit());
         RRFP_EXPECT(checks.has_outputs() || may_give_up() || w.now() < begun + progress_limit,
@@ -67,6 +69,8 @@ outcome simulation::run() {
   } catch (const violation& v) {
     o.failure = v.what();
     w.note("FAILED: " + o.failure);
+    for (const auto& p : processes_)
+      if (p->is_alive()) p->note("waits for " + p->waits_for());
   }
   o.is_done = checks.has_outputs();
   o.events = w.events();

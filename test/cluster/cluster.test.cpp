@@ -21,6 +21,24 @@ TEST_CASE("Without faults, a simulated job computes what the reference does") {
   }
 }
 
+TEST_CASE("A run that does not end fails, and its trace says what each process waits for") {
+  auto c = draw_scenario(0, size_kind::small);
+  c.faults.clear();
+  c.events_max = 40;
+  std::FILE* const trace = std::tmpfile();
+  REQUIRE(trace != nullptr);
+  CHECK(run_scenario(c, trace).failure == "the job does not end: 40 events");
+  std::rewind(trace);
+  std::string text(1 << 16, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), trace));
+  std::fclose(trace);
+  INFO(text);
+  for (std::uint32_t n = 0; n < c.nodes; ++n)
+    CHECK(text.find("node " + std::to_string(n) + " (process " + std::to_string(n) +
+                    "): waits for ") != std::string::npos);
+  CHECK(text.find("waits for its join: node 0 is waiting for node 2") != std::string::npos);
+}
+
 TEST_CASE("Equal seeds give equal runs") {
   for (std::uint64_t seed = 100; seed < 110; ++seed) {
     const auto c = draw_scenario(seed, size_kind::small);

@@ -75,6 +75,19 @@ void process::note(const std::string& line) const {
   if (w().traces()) w().note(name() + ": " + line);
 }
 
+std::string process::waits_for() const {
+  if (suspended_until_ > w().now()) return "the end of its pause";
+  if (disk_work_ > 0) return "the disk";
+  if (!member_) return "its next attempt to join";
+  if (code_when_left_) return "the others, to leave";
+  if (!has_joined_) return "its join: " + member_->waiting();
+  if (waits_for_outputs_) return "the agreement on the end";
+  if (exchanged_) return "an agreement of all nodes";
+  if (!session_ || !has_met_) return "the begin of a run";
+  if (ended_) return "its session, to close";
+  return "the run, after step " + std::to_string(card_.steps);
+}
+
 void process::later(nanoseconds after, std::function<void()> work) {
   w().call(after, [this, lives = lives_, work = std::move(work)]() mutable {
     if (!*lives) return;

@@ -83,6 +83,8 @@ class process {
   /// Does the work then, unless the process is gone; not before it resumes.
   void later(nanoseconds after, std::function<void()> work);
   void note(const std::string& line) const;
+  /// For the trace of a run that fails.
+  std::string waits_for() const;
 
   // For the session.
   held_copies& copies() { return copies_; }

@@ -109,6 +109,8 @@ struct scenario {
   std::uint64_t piece_bytes = 48;
   std::uint64_t address_bytes = 0;  ///< of a session, beside its number
   std::uint64_t record_bytes = 0;   ///< of what the job knows, beside its symbols
+  /// Limit of a run in which time does not pass.
+  std::uint64_t events_max = 20'000'000;
 
   std::uint32_t stage_ranks() const { return shape.stages * ranks; }
   node_id node_of(replica_id replica, stage_id stage, rank_id rank) const {

@@ -44,7 +44,10 @@ void remember(std::uint64_t seed, const options& o) {
                 o.size == size_kind::small ? " --small" : "");
 }
 
-/// A core has found a broken rule.
+/// Limit of a seed, which takes milliseconds: an event may not end.
+constexpr unsigned seed_time_max_s = 60;
+
+/// A core has found a broken rule, or does not return.
 void on_abort(int) {
   static_cast<void>(::write(STDOUT_FILENO, "failed: ", 8));
   static_cast<void>(::write(STDOUT_FILENO, command, std::strlen(command)));
@@ -57,6 +60,8 @@ bool fails(const scenario& c) {
   const auto child = ::fork();
   if (child == 0) {
     std::signal(SIGABRT, SIG_DFL);
+    std::signal(SIGALRM, SIG_DFL);
+    ::alarm(seed_time_max_s);
     static_cast<void>(std::freopen("/dev/null", "w", stderr));
     ::_exit(run_scenario(c).failure.empty() ? 0 : 1);
   }
@@ -104,6 +109,7 @@ int run_many(const options& o) {
   for (auto seed = o.from; seed < o.from + o.seeds && elapsed() < o.limit_s; ++seed) {
     remember(seed, o);
     const auto c = draw_scenario(seed, o.size);
+    ::alarm(seed_time_max_s);
     const auto r = run_scenario(c, o.traces ? stdout : nullptr);
     if (!r.failure.empty()) {
       std::cout << "seed " << seed << " failed: " << r.failure << "\n" << command;
@@ -164,6 +170,7 @@ int main(int argc, char** argv) {
   if (!o.scale.empty()) return run_sizes(o.scale);
   std::signal(SIGABRT, on_abort);
   std::signal(SIGSEGV, on_abort);
+  std::signal(SIGALRM, on_abort);
   if (!o.log.empty()) {
     std::ifstream in{o.log};
     std::string word;

@@ -155,7 +155,9 @@ bool follower_core::take(const pong& m) {
 
 bool follower_core::take(const lost& m) {
   if (m.node >= common_.options.nodes) return false;
-  if (node_id{m.node} == common_.options.node) common_.fence(common_.options.process);
+  // One that overslept may have been replaced, whoever was lost first.
+  if (node_id{m.node} == common_.options.node || common_.has_overslept(now_))
+    common_.fence(common_.options.process);
   common_.lose(node_id{m.node}, printable(m.why));
   return true;
 }
@@ -208,7 +210,8 @@ void follower_core::settle_exchange() {
 // ---- losses and time
 
 void follower_core::end_connection(const std::string& why, bool silent) {
-  if (common_.has_overslept(now_)) common_.fence(common_.options.process);
+  // A node 0 that has left took this node for a member until then.
+  if (!node_0_left_ && common_.has_overslept(now_)) common_.fence(common_.options.process);
   const bool is_fenced = common_.is_fenced(common_.options.process);
   if (phase_ == follower_phase::handshaking) {
     common_.act(action::close{connection_});
@@ -235,7 +238,7 @@ void follower_core::end_connection(const std::string& why, bool silent) {
     common_.lose(node_id{0},
                  name_of(node_id{0}, node_0_description_, node_0_status_) + " was lost: " + why);
   // If node 0 only stalled, it reads the notice when it resumes.
-  if (silent && common_.loss()) send(lost{0, common_.loss()->message});
+  if (silent && common_.loss() && !is_fenced) send(lost{0, common_.loss()->message});
   common_.act(action::close{connection_});
   phase_ = follower_phase::ended;
 }

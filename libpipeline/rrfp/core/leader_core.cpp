@@ -329,8 +329,7 @@ void leader_core::drop(connection_id c, const std::string& why) {
   if (admitted && phase_ == leader_phase::joining && common_.has_overslept(now_)) give_up_place();
   if (p.at == stage::handshaking || p.at == stage::introducing)
     report_refusal(p, admitted ? std::optional{p.node} : std::nullopt, why);
-  if (admitted) by_node_[p.node.value()] = nullptr;
-  if (p.at == stage::joined) --joined_;
+  vacate(p);
   // It was killed before it could end: its replacement must be told again.
   if (p.at == stage::joined && common_.is_over() && !p.ends) told_.erase(p.node);
   if (is_loss && common_.has_overslept(now_))
@@ -343,6 +342,11 @@ void leader_core::drop(connection_id c, const std::string& why) {
     if (p.at == stage::joined) common_.act(gone_early(name_of(p.node, p.description), why));
   }
   peers_.erase(found);
+}
+
+void leader_core::vacate(const peer& p) {
+  if (is_admitted(p)) by_node_[p.node.value()] = nullptr;
+  if (p.at == stage::joined) --joined_;
 }
 
 void leader_core::declare_lost(const peer& p, const std::string& why) {
@@ -450,6 +454,7 @@ void leader_core::after(const event::closing& e) {
 void leader_core::tell_end(peer& p) {
   if (p.at == stage::handshaking) common_.act(action::admit{p.id});
   send({p.id}, over{});
+  vacate(p);
   told_.insert(p.node);
   p.since = now_;
   p.at = stage::refused;
@@ -463,7 +468,6 @@ void leader_core::begin_telling() {
 void leader_core::learn_end(peer& p) {
   common_.end_job();
   begin_telling();
-  by_node_[p.node.value()] = nullptr;
   tell_end(p);
   for (auto* other : by_node_)
     if (other != nullptr) tell_end(*other);

@@ -136,6 +136,8 @@ class leader_core {
   void report_missing_nodes();
   /// Closes the connection; a member of a started job is lost.
   void drop(connection_id c, const std::string& why);
+  /// Frees the place of a node that is told the end, or whose connection closes.
+  void vacate(const peer& p);
   void refuse(peer& p, std::optional<node_id> claimed, const std::string& reason,
               const std::string& answer, bool for_now = false, bool lost = false);
   void report_refusal(const peer& p, std::optional<node_id> claimed, const std::string& reason);

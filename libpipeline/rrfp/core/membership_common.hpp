@@ -74,9 +74,10 @@ class common_part {
   }
 
   /// Whether this process has just been stalled for so long that the others have declared it lost,
-  /// so that another process may have its place.
+  /// so that another process may have its place. It holds for longer than the node timeout, which
+  /// others that are silent have after the stall, too.
   bool has_overslept(std::int64_t now) const {
-    return overslept_until_ && now - *overslept_until_ < options.node_timeout;
+    return overslept_until_ && now - *overslept_until_ < 2 * options.node_timeout;
   }
   std::string overslept() const;
   /// The process may not join again.
