@@ -70,9 +70,10 @@ void checkers::on_loss(const process& by, const std::string& why) const {
 
 void checkers::on_clock_offset(const process& by, nanoseconds found, nanoseconds expected) const {
   // A way that is slow in one direction alone shifts the measurement.
-  constexpr fault_kind disturbing[] = {
-      fault_kind::pause,      fault_kind::cut,        fault_kind::isolate,   fault_kind::slow_link,
-      fault_kind::crash_host, fault_kind::power_loss, fault_kind::clock_jump};
+  constexpr fault_kind disturbing[] = {fault_kind::pause,      fault_kind::replace,
+                                       fault_kind::cut,        fault_kind::isolate,
+                                       fault_kind::slow_link,  fault_kind::crash_host,
+                                       fault_kind::power_loss, fault_kind::clock_jump};
   for (const auto kind : disturbing)
     if (sim_.w.c.has(kind)) return;
   RRFP_EXPECT(std::abs(found - expected) < 3 * ms,
