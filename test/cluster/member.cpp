@@ -18,13 +18,7 @@ std::variant<leader_core, follower_core> core_of(const process& owner) {
   o.lost = owner.fence().lost;
   o.over = owner.fence().is_over;
   o.expected = owner.fence().expected;
-  if (c.reroutes) {
-    const auto places = c.places({});
-    for (std::size_t i = 0; i < c.stage_ranks(); ++i) {
-      auto& set = o.stand_ins.emplace_back();
-      for (auto at = i; at < places.size(); at += c.stage_ranks()) set.push_back(places[at]);
-    }
-  }
+  if (c.reroutes) o.stand_ins = stand_ins(c.places({}), c.stage_ranks());
   o.nodes = c.nodes;
   o.node = node_id{node};
   o.heartbeat = c.heartbeat;

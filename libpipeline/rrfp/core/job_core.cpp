@@ -253,7 +253,6 @@ job_phase job_core::after(const job_event::drain_asked& e) {
 job_phase job_core::after(const job_event::node_waits& e) {
   if (leaving_ || drained_ || !options_.copies) return phase_;
   drained_ = e.node;
-  returns_ = true;
   return phase_;
 }
 
@@ -292,8 +291,11 @@ job_phase job_core::end(job_end how, std::string message, bool hung) {
 
 job_phase job_core::end_in_order(job_end how) {
   if (how != job_end::node_lost) return end(how);
-  const auto message = "node " + std::to_string(drained_->value()) +
-                       (returns_ ? " joins the job" : " leaves the job");
+  // An absent node does not ask for a drain.
+  const bool leaves =
+      std::find(drains_asked_.begin(), drains_asked_.end(), *drained_) != drains_asked_.end();
+  const auto message =
+      "node " + std::to_string(drained_->value()) + (leaves ? " leaves the job" : " joins the job");
   actions_.push_back(job_action::end{how, message, false, false, drained_});
   return job_phase::ended;
 }
@@ -362,10 +364,7 @@ job_phase job_core::after(const job_event::timer_fired& e) {
     case job_timer::loss:
       return suspicion_ ? end(end_of(suspicion_->kind), suspicion_->message) : phase_;
     case job_timer::drain:
-      if (!leaving_ && !drains_asked_.empty()) {
-        drained_ = drains_asked_.front();
-        returns_ = false;
-      }
+      if (!leaving_ && !drains_asked_.empty()) drained_ = drains_asked_.front();
       return phase_;
   }
   return phase_;

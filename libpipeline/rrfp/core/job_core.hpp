@@ -227,7 +227,6 @@ class job_core {
 
   std::vector<node_id> drains_asked_;  ///< in order
   std::optional<node_id> drained_;     ///< leaves, or joins, after the next training step
-  bool returns_ = false;               ///< drained_ joins
 
   std::optional<save> save_;
   std::uint64_t last_save_;   ///< last step tried, or resumed from

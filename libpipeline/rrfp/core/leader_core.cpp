@@ -87,7 +87,10 @@ void leader_core::after(const event::proven& e) {
                      "another one takes its place";
     return refuse(p, e.node, why, why, true, true);
   }
-  if (phase_ == leader_phase::running && absent_.contains(e.node)) return put_off(e, p);
+  if (phase_ == leader_phase::running && absent_.contains(e.node)) {
+    common_.act(action::node_waits{e.node});
+    return turn_away(p, name_of(e.node, {}) + " joins after the running step", true, false);
+  }
   if (const auto why = why_unavailable(e.node); !why.empty()) {
     return refuse(p, e.node, why, why, true);
   }
@@ -97,13 +100,6 @@ void leader_core::after(const event::proven& e) {
   p.at = stage::introducing;
   by_node_[p.node.value()] = &p;
   common_.act(action::admit{p.id});
-}
-
-void leader_core::put_off(const event::proven& e, peer& p) {
-  common_.act(action::node_waits{e.node});
-  common_.act(action::refuse{p.id, name_of(e.node, {}) + " joins after the running step", true});
-  p.since = now_;
-  p.at = stage::refused;
 }
 
 std::string leader_core::why_unavailable(node_id node) const {
@@ -130,6 +126,10 @@ void leader_core::after(const event::refused& e) {
 void leader_core::refuse(peer& p, std::optional<node_id> claimed, const std::string& reason,
                          const std::string& answer, bool for_now, bool lost) {
   report_refusal(p, claimed, reason);
+  turn_away(p, answer, for_now, lost);
+}
+
+void leader_core::turn_away(peer& p, const std::string& answer, bool for_now, bool lost) {
   common_.act(action::refuse{p.id, answer, for_now, lost});
   p.since = now_;
   p.at = stage::refused;

@@ -129,8 +129,6 @@ class leader_core {
   /// Whether the job may go on without the nodes that have not joined.
   bool is_enough() const;
   bool has_joined(node_id node) const;
-  /// Lets the node wait until the job takes it in.
-  void put_off(const event::proven& e, peer& p);
   /// Clears the contributions for the next exchange, to which absent nodes contribute nothing.
   void clear_contributions();
   void report_missing_nodes();
@@ -140,6 +138,8 @@ class leader_core {
   void vacate(const peer& p);
   void refuse(peer& p, std::optional<node_id> claimed, const std::string& reason,
               const std::string& answer, bool for_now = false, bool lost = false);
+  /// A refusal that is not reported.
+  void turn_away(peer& p, const std::string& answer, bool for_now, bool lost);
   void report_refusal(const peer& p, std::optional<node_id> claimed, const std::string& reason);
   void declare_lost(const peer& p, const std::string& why);
   /// Node 0 itself is lost.

@@ -90,16 +90,22 @@ std::vector<recovery_point> parts_of(
   return parts;
 }
 
+std::vector<std::vector<node_id>> stand_ins(std::span<const node_id> places,
+                                            std::size_t ranks_of_replica) {
+  std::vector<std::vector<node_id>> sets(ranks_of_replica);
+  for (std::size_t i = 0; i < places.size(); ++i) sets[i % ranks_of_replica].push_back(places[i]);
+  return sets;
+}
+
 std::vector<node_id> places_without(std::span<const node_id> absent, std::vector<node_id> places,
                                     std::size_t ranks_of_replica) {
   const auto is_absent = [&](node_id n) { return std::ranges::count(absent, n) > 0; };
   const auto ranks_of = [&](node_id n) { return std::ranges::count(places, n); };
-  const auto planned = places;
+  auto left_of = stand_ins(places, ranks_of_replica);
+  for (auto& set : left_of) std::erase_if(set, is_absent);
   for (std::size_t i = 0; i < places.size(); ++i) {
-    if (!is_absent(planned[i])) continue;
-    std::vector<node_id> left;
-    for (auto other = i % ranks_of_replica; other < planned.size(); other += ranks_of_replica)
-      if (!is_absent(planned[other])) left.push_back(planned[other]);
+    if (!is_absent(places[i])) continue;
+    const auto& left = left_of[i % ranks_of_replica];
     RRFP_CHECK(!left.empty(), "a rank must have a node that is left");
     places[i] = *std::ranges::min_element(left, {}, ranks_of);
   }

@@ -101,6 +101,11 @@ std::vector<recovery_point> parts_of(
     const recovery_point& point, std::uint32_t nodes,
     const std::function<std::vector<node_id>(stage_id, rank_id)>& nodes_of);
 
+/// For each rank of a replica, the nodes that have it in one of the replicas. `places`: the nodes
+/// of all ranks, those of each replica after another.
+std::vector<std::vector<node_id>> stand_ins(std::span<const node_id> places,
+                                            std::size_t ranks_of_replica);
+
 /// The nodes of all ranks, those of each replica after another, without the absent nodes: a rank of
 /// theirs is on a node that has the same rank in another replica, and the fewest ranks so far;
 /// there must be one.

@@ -64,14 +64,7 @@ node_id node_places::node_of(replica_id replica, stage_id stage, rank_id rank) c
 }
 
 std::vector<std::vector<node_id>> node_places::stand_ins() const {
-  std::vector<std::vector<node_id>> sets;
-  for (std::uint32_t s = 0; s < stages_; ++s)
-    for (std::uint32_t t = 0; t < ranks_; ++t) {
-      auto& set = sets.emplace_back();
-      for (std::uint32_t r = 0; r < replicas_; ++r)
-        set.push_back(node_of(replica_id{r}, stage_id{s}, rank_id{t}));
-    }
-  return sets;
+  return rrfp::stand_ins(places_, std::size_t{stages_} * ranks_);
 }
 
 node_places node_places::without(std::span<const node_id> absent) const {
