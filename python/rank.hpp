@@ -111,12 +111,12 @@ class python_rank final : public compute::rank_compute {
   }
 
   void begin_step(step_id step, compute::step_purpose purpose,
-                  const microbatch_counts& microbatches) override {
+                  const microbatch_shares& microbatches) override {
     step_ = step;
     guarded("begin", [&] {
       gate_->wait_for(step);
       call("begin", number_of(step), purpose != compute::step_purpose::evaluation,
-           microbatches.by_replica);
+           microbatches.counts.by_replica);
     });
   }
 

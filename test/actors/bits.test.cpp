@@ -1,6 +1,7 @@
 // The main guarantee: losses and weights do not depend on the order of the tasks, to the last bit,
 // and equal those of an ordinary training loop without a pipeline.
 #include <algorithm>
+#include <random>
 #include <set>
 
 #include <ATen/ATen.h>
@@ -146,6 +147,46 @@ TEST_CASE("replicas may share the microbatches of each step in another way") {
               expected);
   const pipeline_shape v{2, 2, microbatches, placement::v};
   CHECK(run_with({v, dispatch_mode::in_order, "zb_v", 1}) == expected);
+}
+
+TEST_CASE("replicas may run microbatches of others: the bits are those of their own") {
+  static constexpr std::uint32_t replicas = 3;
+  const auto ranks = GENERATE(1u, 2u);
+  const bool tied = GENERATE(false, true);
+  const auto run_with = [&](const choice_of_run& c, std::uint64_t seed) {
+    auto setup = small_setup(c, model_of(tied), train_of());
+    setup.ranks = ranks;
+    setup.replicas = replicas;
+    if (seed != 0)
+      setup.shares = [seed](step_id step, const microbatch_counts& counts) {
+        std::mt19937_64 random{seed * 1000 + step.value()};
+        microbatch_shares made{counts, std::vector<std::uint32_t>(replicas), {}};
+        for (std::uint32_t left = counts.total(); left > 0; --left)
+          ++made.shares[random() % (1 + random() % replicas)];
+        for (std::uint32_t r = 0; r < replicas; ++r) made.order.emplace_back(r);
+        std::ranges::shuffle(made.order, random);
+        return made;
+      };
+    const auto opened = *session::open(std::move(setup));
+    const auto r = opened->run();
+    INFO(r.message);
+    REQUIRE(r.how == ending::done);
+    return std::pair{r.summary.losses_xxh64, r.summary.weights_xxh64};
+  };
+  const auto expected = run_with({linear(1), dispatch_mode::in_order, "gpipe"}, 0);
+  std::uint64_t seed = 0;
+  for (const auto stages : {1U, 2U, 4U})
+    for (const auto& [mode, policy] :
+         {std::pair{dispatch_mode::ready, "bfw"}, std::pair{dispatch_mode::ready, "bfw_plus"},
+          std::pair{dispatch_mode::ready, "fb"}, std::pair{dispatch_mode::in_order, "one_f_one_b"},
+          std::pair{dispatch_mode::in_order, "zb_h1"}})
+      for (const auto weather : {1U, 2U}) {
+        INFO(fmt::format("{} {} at {} stages, seed {}", name(mode), policy, stages, seed + 1));
+        const auto slots = mode == dispatch_mode::ready ? weather : 0;
+        CHECK(run_with({linear(stages), mode, policy, weather, slots}, ++seed) == expected);
+      }
+  const pipeline_shape v{2, 2, microbatches, placement::v};
+  CHECK(run_with({v, dispatch_mode::in_order, "zb_v", 1}, ++seed) == expected);
 }
 
 TEST_CASE("ranks with delays of their own give the same bits") {

@@ -34,6 +34,23 @@ inline double scattered_ms(std::uint64_t weather, std::uint64_t a, std::uint64_t
   return static_cast<double>(x % 1000) / 1000.0;
 }
 
+/// The policy of the run, for a step of this shape.
+inline std::shared_ptr<const policy_set> policies_of(const choice_of_run& c,
+                                                     const pipeline_shape& shape) {
+  auto set = policies::registry().make(c.policy, shape);
+  RRFP_CHECK(set.ok(), "a policy for the shape");
+  const auto policies = *set;
+  if (c.mode != dispatch_mode::in_order || policies->sequences() != nullptr) return policies;
+  simulate::plan rounds;
+  rounds.shape = shape;
+  rounds.rule = {
+      [policies](const pipeline_shape&, stage_id stage) { return policies->make(stage); }};
+  auto costs = simulate::stage_costs::make(shape, {});
+  auto order = simulate::nominal_sequences(rounds, *costs);
+  RRFP_CHECK(order.ok(), "rounds become a sequence");
+  return make_fixed_policy_set(c.policy, std::move(*order));
+}
+
 /// Without what the ranks compute.
 inline session_setup run_setup(const choice_of_run& c, const job::train_options& train) {
   session_setup s;
@@ -42,20 +59,9 @@ inline session_setup run_setup(const choice_of_run& c, const job::train_options&
   s.blocking_messages = c.blocking_messages;
   s.spin = std::chrono::microseconds{c.spin_us};
   s.limits.assign(c.shape.stages, memory_limit{c.slots});
-  auto set = policies::registry().make(c.policy, c.shape);
-  RRFP_CHECK(set.ok(), "a policy for the shape");
-  auto policies = *set;
-  if (c.mode == dispatch_mode::in_order && policies->sequences() == nullptr) {
-    simulate::plan rounds;
-    rounds.shape = c.shape;
-    rounds.rule = {
-        [policies](const pipeline_shape&, stage_id stage) { return policies->make(stage); }};
-    auto costs = simulate::stage_costs::make(c.shape, {});
-    auto order = simulate::nominal_sequences(rounds, *costs);
-    RRFP_CHECK(order.ok(), "rounds become a sequence");
-    policies = make_fixed_policy_set(c.policy, std::move(*order));
-  }
-  s.rule = {[policies](const pipeline_shape&, stage_id stage) { return policies->make(stage); },
+  s.rule = {[c](const pipeline_shape& shape, stage_id stage) {
+              return policies_of(c, shape)->make(stage);
+            },
             c.mode};
   s.train = train;
   if (c.weather != 0) {

@@ -150,7 +150,7 @@ TEST_CASE("a user-defined device computes instead of libtorch's threads") {
   class adding final : public compute::rank_compute {
    public:
     explicit adding(bool is_first, bool is_last) : is_first_(is_first), is_last_(is_last) {}
-    void begin_step(step_id, compute::step_purpose, const microbatch_counts&) override {
+    void begin_step(step_id, compute::step_purpose, const microbatch_shares&) override {
       losses_.clear();
     }
     tensor_buffer run(const launch& l, tensor_buffer input) override {

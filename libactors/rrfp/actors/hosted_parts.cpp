@@ -29,12 +29,11 @@ stage_id partner_of(stage_id stage, const std::map<stage_id, compute::tie>& side
   return stage;
 }
 
-std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes_of(const session_setup& setup,
-                                                                   replica_id replica,
-                                                                   stage_id stage) {
+std::function<std::uint64_t(step_id, replica_id, microbatch_id)> slot_bytes_of(
+    const session_setup& setup, stage_id stage) {
   if (!setup.slot_bytes) return {};
-  return [slot_bytes = setup.slot_bytes, stage, replica](step_id step, microbatch_id mb) {
-    return slot_bytes(step, replica, stage, mb);
+  return [slot_bytes = setup.slot_bytes, stage](step_id step, replica_id of, microbatch_id mb) {
+    return slot_bytes(step, of, stage, mb);
   };
 }
 
@@ -50,8 +49,8 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
   if (setup.emulated) {
     return std::shared_ptr<compute::rank_compute>{std::make_shared<emulated_compute>(
         setup.shape, at.stage,
-        emulated_model{message_bytes_of(setup, at.replica), setup.emulated->tokens,
-                       slot_bytes_of(setup, at.replica, at.stage)})};
+        emulated_model{message_bytes_of(setup, at.replica), setup.emulated->tokens, at.replica,
+                       slot_bytes_of(setup, at.stage)})};
   }
   auto made = setup.make_compute(setup, place);
   if (made && *made == nullptr)
@@ -161,7 +160,7 @@ status hosted_parts::make_stage(rank_address of, bool forwards_in_order) {
                             .limit = setup_.limits[stage.value()],
                             .forwards_in_order = forwards_in_order};
   parts_.stages.push_back(
-      {replica, make_stage_core(config, rule), slot_bytes_of(setup_, replica, stage), &counters});
+      {replica, make_stage_core(config, rule), slot_bytes_of(setup_, stage), &counters});
   return success();
 }
 

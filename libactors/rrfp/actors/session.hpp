@@ -110,7 +110,7 @@ struct session_setup {
   std::chrono::microseconds spin{0};
   /// Memory limits, by stage.
   std::vector<memory_limit> limits;
-  /// Bytes of a microbatch's slot; empty: not counted.
+  /// Bytes of the slot of a microbatch of a replica, whoever runs it; empty: not counted.
   std::function<std::uint64_t(step_id, replica_id, stage_id, microbatch_id)> slot_bytes;
 
   job::train_options train;
@@ -119,6 +119,11 @@ struct session_setup {
   /// The numbers of microbatches of a step that no one demanded with its own; may give none, which
   /// stands for those of the shape. May be empty. Called on node 0.
   std::function<microbatch_counts(step_id)> microbatches;
+  /// Replicas take microbatches of those that have turned out to be slow (share_planner).
+  bool measures_shares = false;
+  /// Who runs the microbatches of a step, in place of what share_planner says. May be empty. Called
+  /// on node 0.
+  std::function<microbatch_shares(step_id, const microbatch_counts&)> shares;
   /// The learning rate of a step (from 1), in place of that of `train`. May be empty. Called on
   /// node 0.
   std::function<double(std::uint64_t step)> lr;

@@ -19,8 +19,10 @@ emulated_compute::emulated_compute(const pipeline_shape& shape, stage_id stage,
                                    const emulated_model& model)
     : shape_(shape), stage_(stage), model_(model), message_(zeros(1)) {}
 
-void emulated_compute::begin_step(step_id step, compute::step_purpose, const microbatch_counts&) {
+void emulated_compute::begin_step(step_id step, compute::step_purpose,
+                                  const microbatch_shares& microbatches) {
   step_ = step;
+  microbatches_ = microbatches;
   losses_.clear();
   held_ = 0;
   peak_ = 0;
@@ -29,7 +31,7 @@ void emulated_compute::begin_step(step_id step, compute::step_purpose, const mic
 tensor_buffer emulated_compute::run(const launch& l, tensor_buffer) {
   const auto& t = l.what;
   // All chunks of a stage share one slot, so each chunk counts its part of it.
-  const auto slot = model_.slot_bytes ? model_.slot_bytes(step_, t.mb) : 0;
+  const auto slot = model_.slot_bytes ? slot_bytes(t.mb) : 0;
   const auto share = static_cast<std::int64_t>(slot) / shape_.chunks;
   if (t.kind == task_kind::forward && l.ends_task()) {
     held_ += share;
@@ -41,6 +43,11 @@ tensor_buffer emulated_compute::run(const launch& l, tensor_buffer) {
     return l.pass == forward_pass::again ? tensor_buffer{} : message_to(*next);
   if (t.kind == task_kind::forward) losses_.push_back({t.mb, 0, model_.tokens});
   return {};
+}
+
+std::uint64_t emulated_compute::slot_bytes(microbatch_id mb) const {
+  const auto at = microbatches_.place_of(model_.replica, mb);
+  return model_.slot_bytes(step_, at.sum, at.mb);
 }
 
 tensor_buffer emulated_compute::message_to(const placed_task& next) {

@@ -15,7 +15,7 @@ namespace rrfp::actors::control {
 
 using namespace membership_core;
 
-inline constexpr std::uint16_t wire_version = 7;
+inline constexpr std::uint16_t wire_version = 8;
 /// Size limits of a frame without its length, before node 0 has accepted the claim and after it.
 inline constexpr std::size_t early_frame_bytes_max = 4096;
 inline constexpr std::size_t frame_bytes_max = 128 * 1024;

@@ -60,6 +60,8 @@ enum class snapshot_memory : std::uint8_t { shared, copied };
 
 /// Sequence of calls in a step: begin_step, run for every launch of the stage core, sum_gradients
 /// if there are replicas, tied_gradient/join_tied if a tie spans two stages, squared_norms, apply.
+/// If replicas run microbatches of others: take_opened_sum after each run, and join_opened_sum once
+/// between begin_step and sum_gradients.
 /// Without an update: begin_step, run for every launch, losses, end_without_update. Not
 /// thread-safe, except held_bytes() and peak_bytes().
 class rank_compute {
@@ -71,9 +73,9 @@ class rank_compute {
 
   /// Called first on the thread that will call run().
   virtual void prepare_thread() {}
-  /// `microbatches`: the counts of all replicas, at least one in all.
+  /// `microbatches`: of all replicas, at least one in all.
   virtual void begin_step(step_id step, step_purpose purpose,
-                          const microbatch_counts& microbatches) = 0;
+                          const microbatch_shares& microbatches) = 0;
   /// `input` is the activation (F) or the output gradient (B, BW), undefined at the ends of the
   /// model. Returns the tensor for the neighbour stage, contiguous; undefined if there is none.
   virtual tensor_buffer run(const launch& l, tensor_buffer input) = 0;
@@ -87,6 +89,13 @@ class rank_compute {
   virtual bool forwards_in_order() const { return false; }
 
   virtual std::vector<microbatch_loss> losses() const = 0;
+  /// Whether there are gradients, so that other ranks go on with the sums that this one opens.
+  virtual bool has_gradients() const { return true; }
+  /// The gradient sum of another replica, or of this one, that this rank has opened and leaves to
+  /// another rank; once, as soon as its part of it is done.
+  virtual std::optional<tensor_buffer> take_opened_sum() { return std::nullopt; }
+  /// What another rank has opened: this one goes on with the sum.
+  virtual void join_opened_sum(const tensor_buffer& /*sum*/) {}
   /// Sums the gradients over the replicas. A parameter gets a gradient if any of them has one.
   virtual void sum_gradients(rank_group& replicas) = 0;
   virtual std::optional<tensor_buffer> tied_gradient() const = 0;

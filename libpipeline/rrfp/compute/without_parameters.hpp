@@ -12,6 +12,7 @@ namespace rrfp::compute {
 
 class without_parameters : public rank_compute {
  public:
+  bool has_gradients() const final { return false; }
   void sum_gradients(rank_group&) final {}
   std::optional<tensor_buffer> tied_gradient() const final { return std::nullopt; }
   tie tied_side() const final { return tie::none; }

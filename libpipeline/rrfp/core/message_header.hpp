@@ -26,6 +26,8 @@ enum class payload : std::uint8_t {
   gradient_posted,
   activation_received,
   gradient_received,
+  // Gradients of parameters:
+  opened_sum,  ///< a sum that another replica goes on with (microbatch_shares)
 };
 
 /// Whether it is the input of a task.
@@ -36,7 +38,7 @@ constexpr bool is_input(payload kind) {
 struct message_header {
   payload kind = payload::activation;
   step_id step;
-  /// The task whose input the tensor is; unused for tied gradients.
+  /// The task whose input the tensor is; unused for gradients of parameters.
   microbatch_id mb;
   chunk_id chunk;
   rank_address from;

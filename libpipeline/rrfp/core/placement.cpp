@@ -1,5 +1,6 @@
 #include <rrfp/core/placement.hpp>
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 
@@ -73,6 +74,73 @@ replica_id microbatch_counts::replica_of(microbatch_id mb) const {
 
 std::uint32_t microbatch_counts::total() const {
   return std::accumulate(by_replica.begin(), by_replica.end(), 0U);
+}
+
+std::vector<sum_part> microbatch_shares::parts_of(replica_id replica) const {
+  if (are_own()) {
+    if (counts.of(replica) == 0) return {};
+    return {{replica, counts.first_of(replica), counts.of(replica)}};
+  }
+  std::uint32_t first = 0;
+  for (const auto before : order) {
+    if (before == replica) break;
+    first += of(before);
+  }
+  const auto end = first + of(replica);
+  std::vector<sum_part> parts;
+  while (first < end) {
+    const auto sum = counts.replica_of(microbatch_id{first});
+    const auto end_of_sum = counts.first_of(sum) + counts.of(sum);
+    const auto end_of_part = std::min(end, end_of_sum);
+    parts.push_back({sum, first, end_of_part - first, first == counts.first_of(sum),
+                     end_of_part == end_of_sum});
+    first = end_of_part;
+  }
+  if (parts.size() > 1 && !parts.back().closes)
+    std::ranges::rotate(parts, parts.end() - 1);
+  const auto opened = std::ranges::find(parts, false, &sum_part::opens);
+  if (opened != parts.end()) std::rotate(opened, opened + 1, parts.end());
+  return parts;
+}
+
+microbatch_shares::place microbatch_shares::place_of(replica_id replica, microbatch_id mb) const {
+  if (are_own()) return {replica, mb};
+  auto left = mb.value();
+  for (const auto& part : parts_of(replica)) {
+    if (left < part.count)
+      return {part.sum, microbatch_id{part.first + left - counts.first_of(part.sum)}};
+    left -= part.count;
+  }
+  RRFP_CHECK(false, "the microbatch must belong to the step");
+}
+
+replica_id microbatch_shares::runner_of(microbatch_id mb) const {
+  if (are_own()) return counts.replica_of(mb);
+  auto left = mb.value();
+  for (const auto replica : order) {
+    if (left < of(replica)) return replica;
+    left -= of(replica);
+  }
+  RRFP_CHECK(false, "the microbatch must belong to the step");
+}
+
+status microbatch_shares::validate(std::uint32_t replicas) const {
+  const auto differ = [](std::string_view what, std::uint64_t expected, std::uint64_t got) {
+    return error{std::string{what} + ": expected " + std::to_string(expected) + ", got " +
+                 std::to_string(got)};
+  };
+  if (counts.by_replica.size() != replicas)
+    return differ("the counts of microbatches", replicas, counts.by_replica.size());
+  if (are_own()) return success();
+  if (shares.size() != replicas) return differ("the shares", replicas, shares.size());
+  std::vector<bool> seen(replicas);
+  for (const auto r : order)
+    if (r.value() < replicas) seen[r.value()] = true;
+  if (order.size() != replicas || std::ranges::count(seen, true) != replicas)
+    return error{"the order of the shares: expected each replica once"};
+  const auto all = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
+  if (all != counts.total()) return differ("the sum of the shares", counts.total(), all);
+  return success();
 }
 
 status pipeline_shape::validate() const {

@@ -103,6 +103,58 @@ struct microbatch_counts {
   std::uint32_t total() const;
 };
 
+/// Some consecutive microbatches of one replica's gradient sum, which one replica runs.
+struct sum_part {
+  replica_id sum;            ///< whose gradient sum
+  std::uint32_t first = 0;   ///< its first microbatch, numbered over all replicas
+  std::uint32_t count = 0;
+  bool opens = true;   ///< none of the sum come before them
+  bool closes = true;  ///< none of the sum come after them
+
+  std::uint32_t end() const { return first + count; }
+  bool operator==(const sum_part&) const = default;
+};
+
+/// Who runs the microbatches of a step. Gradients are summed by replica as the counts say: each sum
+/// in the order of its microbatches, then the sums in the order of the replicas. So a replica that
+/// runs microbatches of another one changes no result.
+///
+/// A replica runs consecutive microbatches, numbered over all replicas. It may have to go on with a
+/// sum that another one has opened, and it may leave a sum to another one. It first runs what it
+/// leaves, and last what others have opened, so that nobody waits.
+struct microbatch_shares {
+  microbatch_counts counts;
+  /// How many microbatches each replica runs; empty: its own.
+  std::vector<std::uint32_t> shares = {};
+  /// The replicas in the order in which they take their shares of the microbatches; as many as
+  /// there are shares.
+  std::vector<replica_id> order = {};
+
+  bool operator==(const microbatch_shares&) const = default;
+
+  bool are_own() const { return shares.empty(); }
+  std::uint32_t of(replica_id replica) const {
+    return are_own() ? counts.of(replica) : shares.at(replica.value());
+  }
+  /// What a replica runs, in the order in which it numbers it.
+  std::vector<sum_part> parts_of(replica_id replica) const;
+  struct place {
+    replica_id sum;
+    microbatch_id mb;  ///< numbered within the sum
+  };
+  /// The place of a microbatch as the replica that runs it numbers it.
+  place place_of(replica_id replica, microbatch_id mb) const;
+  /// The same, numbered over all replicas.
+  microbatch_id in_all(replica_id replica, microbatch_id mb) const {
+    const auto at = place_of(replica, mb);
+    return microbatch_id{counts.first_of(at.sum) + at.mb.value()};
+  }
+  /// The replica that runs a microbatch, numbered over all replicas.
+  replica_id runner_of(microbatch_id mb) const;
+  /// The error names what does not fit together.
+  status validate(std::uint32_t replicas) const;
+};
+
 /// Most microbatches of a replica in a step.
 inline constexpr std::uint32_t microbatches_max = 65536;
 

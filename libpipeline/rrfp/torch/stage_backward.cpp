@@ -146,9 +146,10 @@ void stage_compute::impl::fold(chunk_state& chunk, fold_range range,
     mb.stash->fold();
     mb = {};
     ++chunk.folded;
+    count_in_part(chunk);
   }
   // A parameter that is cut over the ranks is one parameter.
-  if (chunk.folded == chunk.microbatches.size() && is_training() && is_parallel(config_.group))
+  if (shares_.are_own() && chunk.folded == chunk.microbatches.size() && is_training() && is_parallel(config_.group))
     agree_on_gradients(*config_.group, chunk.trained);
 }
 

@@ -168,7 +168,7 @@ result<std::unique_ptr<stage_compute>> stage_compute::make(
 }
 
 void stage_compute::begin_step(step_id step, step_purpose purpose,
-                               const microbatch_counts& microbatches) {
+                               const microbatch_shares& microbatches) {
   impl_->begin_step(step, purpose, microbatches);
 }
 at::Tensor stage_compute::run(const launch& l, at::Tensor input) {
@@ -197,9 +197,20 @@ std::vector<microbatch_loss> stage_compute::losses() const {
   return done;
 }
 
+std::optional<tensor_buffer> stage_compute::take_opened_sum() {
+  if (!impl_->opened_sum_.defined()) return std::nullopt;
+  return to_buffer(std::exchange(impl_->opened_sum_, at::Tensor{}));
+}
+
+void stage_compute::join_opened_sum(const tensor_buffer& sum) {
+  impl_->guarded(compute_fault::library, "the gradient sum of another replica",
+                 [&] { impl_->join_opened_sum(to_tensor(sum)); });
+}
+
 void stage_compute::sum_gradients(rank_group& replicas) {
   auto& s = *impl_;
   s.require_folded();
+  if (!s.shares_.are_own()) return s.sum_shared_gradients(replicas);
   std::vector<at::Tensor> all;
   for (const auto& t : s.parameters_) all.push_back(t.p.value);
   s.agree_on_gradients(replicas, all);

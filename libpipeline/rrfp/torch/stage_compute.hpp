@@ -101,7 +101,7 @@ class stage_compute final : public rank_compute {
   /// Call before the first step, after apply() or after abort_step(). Throws compute_error if the
   /// batch source throws.
   void begin_step(step_id step, step_purpose purpose = step_purpose::training,
-                  const microbatch_counts& microbatches = {}) override;
+                  const microbatch_shares& microbatches = {}) override;
   /// prepare_compute_thread()
   void prepare_thread() override;
 
@@ -125,6 +125,8 @@ class stage_compute final : public rank_compute {
   /// compute_error if a loss that was still on the device is not finite.
   std::vector<microbatch_loss> losses() const override;
 
+  std::optional<tensor_buffer> take_opened_sum() override;
+  void join_opened_sum(const tensor_buffer& sum) override;
   /// Copies of tied parameters included. Call after every microbatch is folded and before the tie
   /// is joined, on all replicas. Throws group_error.
   void sum_gradients(rank_group& replicas) override;

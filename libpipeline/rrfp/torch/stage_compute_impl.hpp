@@ -1,8 +1,10 @@
 /// The implementation of stage_compute: stage_run.cpp runs a step, stage_backward.cpp its
-/// backwards, stage_compute.cpp reports the state.
+/// backwards, shared_sums.cpp the gradient sums of a step whose replicas run microbatches of
+/// others, stage_compute.cpp reports the state.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,6 +59,9 @@ struct in_flight {
   bool is_backward_done = false;
 };
 
+/// A gradient of each parameter that a chunk trains; undefined where there is none.
+using gradients = std::vector<at::Tensor>;
+
 struct chunk_state {
   std::unique_ptr<stage_module> module;
   virtual_stage_id vs;
@@ -66,6 +71,11 @@ struct chunk_state {
   std::vector<in_flight> microbatches;
   std::uint32_t folded = 0;  // microbatches 0 .. folded - 1 are folded
   split_trial trial;
+  // If replicas run microbatches of others; the gradient of a parameter is that of `part` alone:
+  std::size_t part = 0;            ///< whose microbatches are folded
+  std::uint32_t part_folded = 0;   ///< of its microbatches
+  std::map<replica_id, gradients> sums;  ///< of complete parts, and of what another rank has opened
+  std::vector<gradients> held;     ///< by microbatch: to be added to what another rank opens
 };
 
 /// A loss that the device may still be computing.
@@ -86,7 +96,7 @@ class stage_compute::impl {
   impl(const stage_compute_config& config, std::vector<std::unique_ptr<stage_module>> chunks,
        std::shared_ptr<const batch_source> data);
 
-  void begin_step(step_id step, step_purpose purpose, const microbatch_counts& microbatches);
+  void begin_step(step_id step, step_purpose purpose, const microbatch_shares& microbatches);
   at::Tensor run(const launch& l, at::Tensor input);
   void apply(double scale, double lr);
   void end_without_update();
@@ -104,9 +114,13 @@ class stage_compute::impl {
   bool has_last_chunk() const;
   bool is_training() const { return purpose_ != step_purpose::evaluation; }
   /// The microbatch, numbered over all replicas.
-  microbatch_id in_all(microbatch_id mb) const {
-    return microbatch_id{first_microbatch_ + mb.value()};
-  }
+  microbatch_id in_all(microbatch_id mb) const { return shares_.in_all(config_.replica, mb); }
+  /// A microbatch of a part is folded.
+  void count_in_part(chunk_state& chunk);
+  /// Makes the sum that another rank goes on with, once this part of it is complete.
+  void leave_opened_sum();
+  void join_opened_sum(const at::Tensor& sum);
+  void sum_shared_gradients(rank_group& replicas);
 
   std::uint32_t rank() const { return config_.group ? config_.group->rank() : 0; }
   /// Whether this rank reports a parameter at the end of a step.
@@ -191,8 +205,11 @@ class stage_compute::impl {
   loss_scaler scaler_;
   bool is_unscaled_ = false;  ///< the gradients no longer have the factor of the loss
   std::optional<step_id> step_;
-  std::uint32_t microbatches_ = 0;      ///< of this step
-  std::uint32_t first_microbatch_ = 0;  ///< numbered over all replicas
+  std::uint32_t microbatches_ = 0;  ///< of this step
+  microbatch_shares shares_;
+  std::vector<sum_part> parts_;  ///< of this replica
+  bool is_sum_joined_ = false;   ///< what another rank has opened is here
+  at::Tensor opened_sum_;        ///< to be taken
   step_purpose purpose_ = step_purpose::training;
   std::int64_t step_tokens_ = 0;
   std::vector<std::optional<microbatch_loss>> losses_;

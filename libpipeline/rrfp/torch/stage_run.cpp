@@ -65,25 +65,33 @@ void stage_compute::impl::fail_for_memory(const std::string& where, const std::s
 }
 
 void stage_compute::impl::begin_step(step_id step, step_purpose purpose,
-                                     const microbatch_counts& counts) {
+                                     const microbatch_shares& microbatches) {
   RRFP_CHECK(!step_, "begin_step() before the previous step is applied or aborted");
   meter_.reset_peak();
   const auto replica = config_.replica;
   const auto each = config_.shape.microbatches;
-  microbatches_ = counts.empty() ? each : counts.of(replica);
-  first_microbatch_ = counts.empty() ? replica.value() * each : counts.first_of(replica);
+  shares_ = microbatches;
+  if (shares_.counts.empty())
+    shares_.counts = microbatch_counts::equal(replica.value() + 1, each);
+  microbatches_ = shares_.of(replica);
+  parts_ = shares_.parts_of(replica);
+  is_sum_joined_ = false;
+  opened_sum_.reset();
   losses_.assign(microbatches_, std::nullopt);
   late_losses_.clear();
   is_tie_joined_ = is_unscaled_ = false;
   for (auto& chunk : chunks_) {
-    chunk.folded = 0;
+    chunk.folded = chunk.part_folded = 0;
+    chunk.part = 0;
+    chunk.sums.clear();
+    chunk.held.clear();
     chunk.microbatches.resize(microbatches_);
   }
   step_ = step;
   purpose_ = purpose;
   if (is_training()) find_trained();
   guarded(compute_fault::data, "begin",
-          [&] { data_->begin(step, counts.or_equal(1, microbatches_)); });
+          [&] { data_->begin(step, microbatches.counts.or_equal(1, microbatches_)); });
   if (!has_last_chunk()) return;
   step_tokens_ = guarded(compute_fault::data, "begin", [&] { return data_->step_tokens(step); });
   if (step_tokens_ <= 0) {
@@ -367,6 +375,8 @@ void stage_compute::impl::abort_step() {
   for (auto& chunk : chunks_) {
     for (auto& mb : chunk.microbatches) mb = {};
     chunk.folded = 0;
+    chunk.sums.clear();
+    chunk.held.clear();
   }
   for (const auto& t : parameters_) t.p.value.mutable_grad().reset();
   step_.reset();

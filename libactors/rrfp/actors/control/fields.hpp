@@ -12,6 +12,7 @@ namespace rrfp {
 
 auto fields(auto f, task& x) { return f(x.kind, x.mb, x.chunk); }
 auto fields(auto f, microbatch_counts& x) { return f(x.by_replica); }
+auto fields(auto f, microbatch_shares& x) { return f(x.counts, x.shares, x.order); }
 auto fields(auto f, reason& x) { return f(x.why, x.skipped); }
 auto fields(auto f, fold_range& x) { return f(x.first, x.count); }
 auto fields(auto f, task_piece& x) { return f(x.number, x.count); }

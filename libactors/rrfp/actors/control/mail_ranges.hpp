@@ -88,13 +88,16 @@ class range_check {
     below("microbatches", x.microbatches, std::uint64_t{microbatches_max} + 1);
     equal("progress", x.progress.size(), std::uint64_t{run_.shape.chunks} * x.microbatches);
   }
-  void check_together(const microbatch_counts& x) {
-    equal("the counts of microbatches", x.by_replica.size(), run_.replicas);
-    for (const auto count : x.by_replica)
-      below("microbatches", count, std::uint64_t{microbatches_max} + 1);
+  void check_together(const microbatch_counts& x) { check_counts(x.by_replica); }
+  void check_together(const microbatch_shares& x) {
+    check_counts(x.shares);
+    if (auto valid = x.validate(run_.replicas); !valid && why_.empty()) why_ = valid.message();
   }
   void check_together(const stage_state& x) { equal("ages", x.ages.size(), x.core.running.size()); }
 
+  void check_counts(const std::vector<std::uint32_t>& counts) {
+    for (const auto count : counts) below("microbatches", count, std::uint64_t{microbatches_max} + 1);
+  }
   void below(const char* what, std::uint64_t got, std::uint64_t end) {
     if (got >= end) note(what, "less than " + std::to_string(end), got);
   }

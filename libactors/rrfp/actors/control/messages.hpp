@@ -50,7 +50,7 @@ struct state_restored {};
 struct begin_step {
   step_id step;
   compute::step_purpose purpose = compute::step_purpose::training;
-  microbatch_counts microbatches = {};
+  microbatch_shares microbatches = {};
 };
 /// The input of a task has arrived on a rank.
 struct arrived {

@@ -65,6 +65,7 @@ job_actor::job_actor(caf::actor_config& config, job_setup setup)
       totals_(totals_of(setup_)),
       late_(setup_.context->replicas, setup_.context->shape.stages, setup_.context->ranks,
             setup_.context->counters->job.late),
+      planner_(setup_.planner),
       core_(core_options(setup_, totals_)) {
   set_exception_handler([this](std::exception_ptr& problem) -> caf::error {
     // Not through the core, which may have ended the run in the event whose actions threw.
@@ -185,12 +186,24 @@ void job_actor::carry_out(const job_action::begin_step& a) {
   const auto purpose = is_evaluation(a.step) ? compute::step_purpose::evaluation
                        : a.accumulates       ? compute::step_purpose::accumulation
                                              : compute::step_purpose::training;
-  totals_.begin_step(a.step, purpose, setup_.context->now());
   const auto& context = *setup_.context;
-  auto microbatches = a.microbatches;
-  if (microbatches.empty() && setup_.microbatches) microbatches = setup_.microbatches(a.step);
-  send_to_stages(begin_step{a.step, purpose,
-                            microbatches.or_equal(context.replicas, context.shape.microbatches)});
+  auto counts = a.microbatches;
+  if (counts.empty() && setup_.microbatches) counts = setup_.microbatches(a.step);
+  counts = counts.or_equal(context.replicas, context.shape.microbatches);
+  shares_ = setup_.shares ? setup_.shares(a.step, counts) : planner_.plan(counts);
+  totals_.begin_step(a.step, purpose, shares_, setup_.context->now());
+  send_to_stages(begin_step{a.step, purpose, shares_});
+}
+
+void job_actor::observe() {
+  const auto& context = *setup_.context;
+  std::vector<double> work(context.replicas);
+  std::vector<share_planner::stage_time> times;
+  for (const auto& [from, o] : totals_.outcomes())
+    for (const auto& l : o.losses) work[from.replica.value()] += static_cast<double>(l.tokens);
+  for (const auto& [from, o] : totals_.outcomes())
+    times.push_back({static_cast<double>(std::ranges::max(o.own)), work[from.replica.value()]});
+  planner_.observe(shares_.counts, times);
 }
 
 void job_actor::carry_out(const job_action::add_up& a) {
@@ -207,6 +220,7 @@ void job_actor::carry_out(const job_action::finish_step& a) {
   if (summary.purpose != compute::step_purpose::evaluation) {
     count(summary);
     record(a.step, summary);
+    if (summary.purpose == compute::step_purpose::training) observe();
     for (const auto& s : late_.add(totals_.outcomes()))
       if (setup_.on_straggler) setup_.on_straggler(s, summary.step);
   }

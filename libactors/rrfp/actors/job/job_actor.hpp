@@ -17,6 +17,7 @@
 #include <rrfp/actors/control/run_context.hpp>
 #include <rrfp/actors/session.hpp>
 #include <rrfp/core/job_core.hpp>
+#include <rrfp/core/share_planner.hpp>
 
 #include "job_saves.hpp"
 #include "late_ranks.hpp"
@@ -27,7 +28,10 @@ namespace rrfp::actors {
 struct job_setup {
   job::train_options train;
   std::function<microbatch_counts(step_id)> microbatches;  ///< see session_setup
-  std::function<double(std::uint64_t step)> lr;            ///< see session_setup
+  /// See session_setup; empty: as share_planner says.
+  std::function<microbatch_shares(step_id, const microbatch_counts&)> shares;
+  share_planner_options planner;
+  std::function<double(std::uint64_t step)> lr;  ///< see session_setup
   /// Steps begin on demand only.
   bool on_request = false;
   /// Steps that were complete before the run.
@@ -92,6 +96,8 @@ class job_actor : public actor_base {
   void carry_out(const job_action::set_timer& a);
   void carry_out(const job_action::end& a);
 
+  /// What the planner learns from a step that trains.
+  void observe();
   void finish_batch();
   void record(step_id step, const step_summary& s);
   void count(const step_summary& s);
@@ -103,6 +109,8 @@ class job_actor : public actor_base {
   job_setup setup_;
   run_totals totals_;
   late_ranks late_;
+  share_planner planner_;
+  microbatch_shares shares_;  ///< of the running step
   job_core core_;
   std::optional<job_event::any> answer_;
   bool ended_ = false;

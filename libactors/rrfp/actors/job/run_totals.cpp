@@ -34,8 +34,10 @@ run_totals::run_totals(job::train_options train, std::function<double(std::uint6
   history_.run.stages.resize(stages);
 }
 
-void run_totals::begin_step(step_id step, compute::step_purpose purpose, std::int64_t now) {
+void run_totals::begin_step(step_id step, compute::step_purpose purpose,
+                            const microbatch_shares& shares, std::int64_t now) {
   step_ = step;
+  shares_ = shares;
   step_began_ = now;
   outcomes_.clear();
   summary_ = {};
@@ -63,15 +65,19 @@ result<apply_update> run_totals::add_up() {
     backward_ms[from.stage.value()] += milliseconds(o.in_weight + o.in_backward);
     // The gradients are already summed over the replicas.
     if (from.replica == replica_id{0}) norms.insert(norms.end(), o.norms.begin(), o.norms.end());
-    for (const auto& l : o.losses) {
-      loss_sum += l.mean * static_cast<double>(l.tokens);
-      s.tokens += l.tokens;
+    for (auto l : o.losses) {
+      l.mb = shares_.in_all(from.replica, l.mb);
       s.losses.push_back(l);
     }
     if (o.last_end != 0) first = std::min(first, o.first_begin);  // else it had no task
     last = std::max(last, o.last_end);
     busy += o.busy;
     add_to_stage(o);
+  }
+  std::ranges::stable_sort(s.losses, {}, &compute::microbatch_loss::mb);
+  for (const auto& l : s.losses) {
+    loss_sum += l.mean * static_cast<double>(l.tokens);
+    s.tokens += l.tokens;
   }
   for (std::size_t i = 0; i < backward_ms.size(); ++i)
     if (backward_ms[i] > 0) s.weight_shares[i] /= backward_ms[i];

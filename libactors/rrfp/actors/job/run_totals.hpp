@@ -22,7 +22,8 @@ class run_totals {
              std::uint32_t stages, std::uint64_t first_step);
 
   /// Times are nanoseconds since the run began.
-  void begin_step(step_id step, compute::step_purpose purpose, std::int64_t now);
+  void begin_step(step_id step, compute::step_purpose purpose, const microbatch_shares& shares,
+                  std::int64_t now);
   /// The first result of each stage counts. Results of other steps are ignored.
   void record(stage_step_ended m);
   /// All stages have reported: the update of a training step. Other steps have none; ignore it.
@@ -61,6 +62,7 @@ class run_totals {
   const job::train_options train_;
   const std::function<double(std::uint64_t)> lr_;
   step_id step_;
+  microbatch_shares shares_;
   std::int64_t step_began_ = 0;
   std::map<stage_key, stage_step_ended> outcomes_;
   step_summary summary_;

@@ -104,8 +104,10 @@ void stage_supervisor::begin(const begin_step& m) {
   step_began begun{.step = step, .weight_pieces = weight_pieces};
   if (microbatches != context_->shape.microbatches) begun.microbatches = microbatches;
   if (slot_bytes_)
-    for (std::uint32_t mb = 0; mb < microbatches; ++mb)
-      begun.slot_bytes.push_back(slot_bytes_(step, microbatch_id{mb}));
+    for (std::uint32_t mb = 0; mb < microbatches; ++mb) {
+      const auto at = m.microbatches.place_of(replica_, microbatch_id{mb});
+      begun.slot_bytes.push_back(slot_bytes_(step, at.sum, at.mb));
+    }
   notify_core(begun);
   send_to_ranks(m);
   for (const auto& early : std::exchange(early_, {})) on_arrived(early);

@@ -26,7 +26,7 @@ struct stage_parts {
   replica_id replica;
   stage_core core;
   /// Bytes of a microbatch's slot; empty: not counted.
-  std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes;
+  std::function<std::uint64_t(step_id, replica_id, microbatch_id)> slot_bytes;
   /// This stage's entry in the run's counters.
   metrics::stage_counters* counters = nullptr;
 };
@@ -74,7 +74,7 @@ class stage_supervisor : public actor_base, public runs_anywhere {
 
   const replica_id replica_;
   const stage_id stage_;
-  const std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes_;
+  const std::function<std::uint64_t(step_id, replica_id, microbatch_id)> slot_bytes_;
   const actor_ref job_;
   const std::shared_ptr<run_context> context_;
   stage_core core_;

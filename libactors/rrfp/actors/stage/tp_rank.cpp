@@ -36,6 +36,26 @@ void send_out(const std::shared_ptr<const tp_rank_setup>& rank, message m) {
   });
 }
 
+/// Sends what `compute` returns on the device's thread, once the device has computed it; nothing:
+/// there is nothing to send.
+template <class Compute>
+void send_computed(const std::shared_ptr<const tp_rank_setup>& rank, const message_header& header,
+                   Compute compute) {
+  const auto made = std::make_shared<std::optional<tensor_buffer>>();
+  rank->device->occupy(
+      [made, rank, compute = std::move(compute)] {
+        run_guarded(*rank, [&] { *made = compute(); });
+        return std::chrono::nanoseconds{0};
+      },
+      [made, rank, header](const occupancy& o) {
+        if (!made->has_value()) return;
+        run_guarded(*rank, [&] {
+          if (!o.outcome) throw std::runtime_error(o.outcome.message());
+          send_out(rank, {header, std::move(**made)});
+        });
+      });
+}
+
 constexpr std::chrono::nanoseconds from_ms(double ms) {
   return std::chrono::nanoseconds{static_cast<std::int64_t>(ms * 1e6)};
 }
@@ -44,11 +64,12 @@ constexpr std::chrono::nanoseconds from_ms(double ms) {
 class execution {
  public:
   execution(const run_launch& run, tensor_buffer input, std::optional<message_header> next_input,
-            std::shared_ptr<const tp_rank_setup> setup)
+            std::optional<message_header> sum, std::shared_ptr<const tp_rank_setup> setup)
       : rank(std::move(setup)),
         run_(run),
         input_(std::move(input)),
         next_input_(next_input),
+        sum_header_(sum),
         done_{run.step, run.launched, rank->address.rank} {}
 
   /// Returns how long the device stays busy after the computation.
@@ -56,6 +77,7 @@ class execution {
     const auto& context = *rank->context;
     done_.begin = context.now();
     output_ = rank->compute->run(run_.launched, std::move(input_));
+    if (sum_header_) sum_ = rank->compute->take_opened_sum();
     const auto time_of = [&](const task_time& f) {
       const auto& l = run_.launched;
       if (!f) return std::int64_t{0};
@@ -79,6 +101,7 @@ class execution {
     done_.device_memory = o.memory;
     rank->counters->device_allocated.set(o.memory.allocated);
     rank->counters->device_reserved.set(o.memory.reserved);
+    if (sum_) send_out(rank, {*sum_header_, std::move(*sum_)});
     if (next_input_) context.synchronous->post_receive(*next_input_);
     if (!output_.defined()) return post(rank->supervisor, done_);
     rank->counters->sent.add();
@@ -109,9 +132,11 @@ class execution {
   const run_launch run_;
   tensor_buffer input_;
   const std::optional<message_header> next_input_;
+  const std::optional<message_header> sum_header_;
   launch_done done_;
   std::optional<std::int64_t> free_at_;  ///< when the timer of an injected or emulated time ends
   tensor_buffer output_;
+  std::optional<tensor_buffer> sum_;
 };
 
 }  // namespace
@@ -165,9 +190,9 @@ void tp_rank::copy_to_device(message& m) {
         if (t) return post(self, message{header, std::move(*t)});
         // Only the device's thread knows the slots held.
         rank->device->post([header, rank, why = t.message()] {
-          const auto what = header.kind == payload::tied_gradient
-                                ? std::string{"the tied gradient"}
-                                : fmt::format("the input of microbatch {}", header.mb.value());
+          const auto what = is_input(header.kind)
+                                ? fmt::format("the input of microbatch {}", header.mb.value())
+                                : std::string{"a gradient"};
           run_guarded(*rank, [&] { rank->compute->fail_input(what, why); });
         });
       });
@@ -184,6 +209,7 @@ void tp_rank::on_tensor(message& m) {
     join_tied_if_both();
     return;
   }
+  if (h.kind == payload::opened_sum) return on_opened_sum(m);
   const auto& shape = setup_->context->shape;
   if (h.mb.value() >= microbatches_max || h.chunk.value() >= shape.chunks)
     return post(
@@ -209,12 +235,41 @@ tp_rank::waiting_input& tp_rank::input_of(bool forward, microbatch_id mb, chunk_
   return inputs_[at];
 }
 
+/// The other rank may be in the next step already.
+void tp_rank::on_opened_sum(message& m) {
+  if (awaits_sum_ && m.header.step == step_) return join_opened_sum(std::move(m.tensor));
+  RRFP_CHECK(!opened_sum_, "one opened sum a step");
+  opened_sum_ = std::move(m);
+}
+
+void tp_rank::join_opened_sum(tensor_buffer sum) {
+  awaits_sum_ = false;
+  // If this rank has done its part before, it leaves the sum to the next one only now.
+  send_computed(setup_, opens_sum_.value_or(message_header{}),
+                [sum = std::move(sum), rank = setup_] {
+                  rank->compute->join_opened_sum(sum);
+                  return rank->compute->take_opened_sum();
+                });
+  if (std::exchange(sum_waits_, false)) sum_gradients(step_);
+}
+
 void tp_rank::begin(const begin_step& m) {
   const auto step = m.step;
+  const auto& own = setup_->address;
+  step_ = step;
   purpose_ = m.purpose;
   setup_->device->begin_step(step);
   on_device(setup_,
             [m, rank = setup_] { rank->compute->begin_step(m.step, m.purpose, m.microbatches); });
+  opens_sum_.reset();
+  if (purpose_ == compute::step_purpose::training && setup_->compute->has_gradients())
+    for (const auto& part : m.microbatches.parts_of(own.replica)) {
+      awaits_sum_ = awaits_sum_ || !part.opens;
+      if (part.closes) continue;
+      const auto next = m.microbatches.runner_of(microbatch_id{part.end()});
+      opens_sum_ = {payload::opened_sum, step, {}, {}, own, {own.stage, own.rank, next}};
+    }
+  if (opened_sum_) join_opened_sum(std::move(std::exchange(opened_sum_, std::nullopt)->tensor));
   launched_ = 0;
   collective_ns_before_ = setup_->counters->collective_ns.value();
   named_input_.reset();
@@ -247,7 +302,8 @@ void tp_rank::start(const run_launch& l) {
   }
   ++launched_;
   // Both halves run on the device, one after the other.
-  const auto run = std::make_shared<execution>(l, std::move(input), next_input(l.step), setup_);
+  const auto run =
+      std::make_shared<execution>(l, std::move(input), next_input(l.step), opens_sum_, setup_);
   setup_->device->occupy(
       [run] {
         std::chrono::nanoseconds time{0};
@@ -294,6 +350,11 @@ void tp_rank::end(step_id step) {
   in_collectives_ =
       static_cast<std::int64_t>(setup_->counters->collective_ns.value() - collective_ns_before_);
   if (purpose_ != compute::step_purpose::training) return end_without_update(step);
+  sum_waits_ = awaits_sum_;
+  if (!sum_waits_) sum_gradients(step);
+}
+
+void tp_rank::sum_gradients(step_id step) {
   // Now, while other stages still work, not at the end of the step.
   if (setup_->groups.replicas)
     on_device(setup_, [step, rank = setup_] {
@@ -307,31 +368,15 @@ void tp_rank::end(step_id step) {
   join_tied_if_both();
 }
 
-/// Sends when the device has computed the gradient.
 void tp_rank::send_tied(step_id step) {
-  const auto mine = std::make_shared<std::optional<tensor_buffer>>();
-  setup_->device->occupy(
-      [mine, rank = setup_] {
-        run_guarded(*rank, [&] {
-          *mine = rank->compute->tied_gradient();
-          RRFP_CHECK(mine->has_value(), "both sides of a tie have a gradient");
-        });
-        return std::chrono::nanoseconds{0};
-      },
-      [mine, step, rank = setup_](const occupancy& o) {
-        if (!mine->has_value()) return;
-        run_guarded(*rank, [&] {
-          if (!o.outcome) throw std::runtime_error(o.outcome.message());
-          const auto& from = rank->address;
-          send_out(rank, {{payload::tied_gradient,
-                           step,
-                           microbatch_id{},
-                           chunk_id{},
-                           from,
-                           {rank->tied_with, from.rank, from.replica}},
-                          std::move(**mine)});
-        });
-      });
+  const auto& from = setup_->address;
+  const message_header header{
+      payload::tied_gradient, step, {}, {}, from, {setup_->tied_with, from.rank, from.replica}};
+  send_computed(setup_, header, [rank = setup_] {
+    auto mine = rank->compute->tied_gradient();
+    RRFP_CHECK(mine.has_value(), "both sides of a tie have a gradient");
+    return mine;
+  });
 }
 
 void tp_rank::join_tied_if_both() {

@@ -68,7 +68,10 @@ class tp_rank : public actor_base, public runs_anywhere {
   void copy_to_device(message& m);
   void begin(const begin_step& m);
   void start(const run_launch& l);
+  void on_opened_sum(message& m);
+  void join_opened_sum(tensor_buffer sum);
   void end(step_id step);
+  void sum_gradients(step_id step);
   void send_tied(step_id step);
   void on_take_snapshot(const take_snapshot& m);
   void on_copy_state(const copy_state& m);
@@ -85,12 +88,18 @@ class tp_rank : public actor_base, public runs_anywhere {
   std::vector<waiting_input> inputs_;
   std::uint32_t inputs_waiting_ = 0;
   tp_coord::launch_order order_;
+  step_id step_;
   /// The purpose of this step.
   compute::step_purpose purpose_ = compute::step_purpose::training;
   std::size_t launched_ = 0;
   std::optional<message_header> named_input_;
   std::uint64_t collective_ns_before_ = 0;  ///< this step
   std::int64_t in_collectives_ = 0;         ///< in its tasks
+  /// The message with the sum that this rank opens in this step, for a rank that goes on with it.
+  std::optional<message_header> opens_sum_;
+  bool awaits_sum_ = false;            ///< another rank opens a sum with which this one goes on
+  std::optional<message> opened_sum_;  ///< arrived before the step
+  bool sum_waits_ = false;             ///< the step ends when that sum arrives
   /// The step that ends when the gradient of the partner's side of a tied parameter arrives.
   std::optional<step_id> ending_;
   std::optional<message> tied_partner_;

@@ -15,7 +15,7 @@
 
 namespace rrfp::actors::ucx {
 
-inline constexpr std::uint16_t wire_version = 2;
+inline constexpr std::uint16_t wire_version = 3;
 
 inline constexpr std::size_t header_bytes_max = 176;
 using header_buffer = std::array<std::byte, header_bytes_max>;

@@ -1,0 +1,158 @@
+#include <rrfp/core/share_planner.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include <rrfp/base/check.hpp>
+
+namespace rrfp {
+
+namespace {
+
+/// Of so many microbatches, several are given out at once.
+constexpr std::uint32_t turns_max = 4096;
+/// By how much the time of a stage without work approaches that of the other replicas in a step, so
+/// that it is tried again.
+constexpr double forgetting = 0.02;
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+}  // namespace
+
+share_planner::share_planner(share_planner_options options)
+    : options_(std::move(options)),
+      devices_(options_.devices),
+      measured_(std::size_t{options_.replicas} * options_.stages),
+      planned_(measured_.size(), 1) {
+  if (devices_.empty()) {
+    devices_.resize(measured_.size());
+    std::iota(devices_.begin(), devices_.end(), 0U);
+  }
+  RRFP_CHECK(devices_.size() == measured_.size(), "each stage has a device");
+}
+
+microbatch_shares share_planner::plan(const microbatch_counts& counts) const {
+  microbatch_shares made{counts};
+  auto shares = divide(counts.total(), planned_);
+  if (is_even() || shares == counts.by_replica) return made;
+  made.shares = std::move(shares);
+  for (std::uint32_t r = 0; r < options_.replicas; ++r) made.order.emplace_back(r);
+  // A slow replica goes on with a sum of a quick one, which runs its own part first.
+  std::ranges::stable_sort(
+      made.order, {}, [&](replica_id r) { return slowest_stage(r.value(), planned_); });
+  return made;
+}
+
+void share_planner::observe(const microbatch_counts& counts, const std::vector<stage_time>& times) {
+  if (!options_.measures) return;
+  measure(times);
+  if (std::ranges::count(measured_, 0) != 0) return;
+  const auto total = counts.total();
+  const auto planned = plan(counts);
+  const auto& now = planned.are_own() ? counts.by_replica : planned.shares;
+  const auto best = step_time(divide(total, measured_), measured_);
+  if (step_time(now, measured_) < (1 + gain_min) * best) {
+    better_ = 0;
+  } else if (++better_ == patience) {
+    planned_ = measured_;
+    better_ = 0;
+  }
+}
+
+void share_planner::measure(const std::vector<stage_time>& times) {
+  RRFP_CHECK(times.size() == measured_.size(), "each stage has a time");
+  for (std::uint32_t s = 0; s < options_.stages; ++s) {
+    std::vector<double> usual;
+    for (std::uint32_t r = 0; r < options_.replicas; ++r) {
+      const auto i = index(r, s);
+      if (times[i].work <= 0) continue;
+      const auto now = times[i].time / times[i].work;
+      measured_[i] = measured_[i] == 0 ? now : measured_[i] + smoothing * (now - measured_[i]);
+      if (!is_shared(i)) usual.push_back(measured_[i]);
+    }
+    for (std::uint32_t r = 0; r < options_.replicas && !usual.empty(); ++r) {
+      auto& own = measured_[index(r, s)];
+      if (is_shared(index(r, s)) || own == 0)
+        own = median(usual);
+      else if (times[index(r, s)].work <= 0)
+        own += forgetting * (median(usual) - own);
+    }
+  }
+}
+
+std::vector<std::uint32_t> share_planner::divide(std::uint32_t total,
+                                                 const std::vector<double>& times) const {
+  std::vector<std::uint32_t> shares(options_.replicas);
+  std::vector<double> load(devices_.size());
+  const auto turn = std::max(total / turns_max, 1U);
+  for (auto left = total; left > 0;) {
+    const auto given = std::min(left, turn);
+    const auto key_of = [&](std::uint32_t r) {
+      std::size_t others = 0;
+      for (std::uint32_t s = 0; s < options_.stages; ++s) others += is_shared(index(r, s));
+      return std::tuple{end_of(r, shares[r] + given, load, times), others, shares[r]};
+    };
+    std::uint32_t best = 0;
+    for (std::uint32_t r = 1; r < options_.replicas; ++r)
+      if (key_of(r) < key_of(best)) best = r;
+    shares[best] += given;
+    for (std::uint32_t s = 0; s < options_.stages; ++s)
+      load[devices_[index(best, s)]] += given * times[index(best, s)];
+    left -= given;
+  }
+  return shares;
+}
+
+double share_planner::step_time(const std::vector<std::uint32_t>& shares,
+                                const std::vector<double>& times) const {
+  std::vector<double> load(devices_.size());
+  for (std::uint32_t r = 0; r < options_.replicas; ++r)
+    for (std::uint32_t s = 0; s < options_.stages; ++s)
+      load[devices_[index(r, s)]] += shares[r] * times[index(r, s)];
+  auto end = std::ranges::max(load);
+  for (std::uint32_t r = 0; r < options_.replicas; ++r)
+    if (shares[r] > 0) end = std::max(end, own_time(r, shares[r], times));
+  return end;
+}
+
+double share_planner::end_of(std::uint32_t replica, std::uint32_t share,
+                             const std::vector<double>& load,
+                             const std::vector<double>& times) const {
+  auto end = own_time(replica, share, times);
+  for (std::uint32_t s = 0; s < options_.stages; ++s)
+    end = std::max(end, load[devices_[index(replica, s)]] + times[index(replica, s)]);
+  return end;
+}
+
+double share_planner::own_time(std::uint32_t replica, std::uint32_t share,
+                               const std::vector<double>& times) const {
+  double first = 0;
+  for (std::uint32_t s = 0; s < options_.stages; ++s) first += times[index(replica, s)];
+  return first + (share - 1) * slowest_stage(replica, times);
+}
+
+double share_planner::slowest_stage(std::uint32_t replica, const std::vector<double>& times) const {
+  double slowest = 0;
+  for (std::uint32_t s = 0; s < options_.stages; ++s)
+    slowest = std::max(slowest, times[index(replica, s)]);
+  return slowest;
+}
+
+bool share_planner::is_shared(std::size_t stage) const {
+  return std::ranges::count(devices_, devices_[stage]) > 1;
+}
+
+bool share_planner::is_even() const {
+  if (options_.replicas == 1) return true;
+  for (std::size_t i = 0; i < planned_.size(); ++i)
+    if (is_shared(i) || planned_[i] != planned_[i % options_.stages]) return false;
+  return true;
+}
+
+}  // namespace rrfp
