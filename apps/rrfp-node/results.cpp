@@ -73,6 +73,7 @@ void json_log::step(const job::job& run, const actors::step_summary& s) {
             {"bubble_fraction", s.bubble_fraction},
             {"weight_shares", s.weight_shares}};
   if (s.is_skipped) line["is_skipped"] = true;
+  if (!s.shares.empty()) line["shares"] = s.shares;
   write(text_of(line));
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/job/node_places.hpp>
@@ -178,6 +179,10 @@ int training::end(const job::job& j, const actors::job_outcome& o) const {
 void training::set_callbacks(actors::session_setup& setup, const job::job& j, bool leads) {
   setup.on_step = [this, &j, leads](const actors::step_summary& s) {
     if (!leads) return;
+    if (std::exchange(shares_, s.shares) != s.shares)
+      display_->note(fmt::format(
+          "{}: the replicas run {} microbatches since step {}", j.name,
+          s.shares.empty() ? "their own" : fmt::to_string(fmt::join(s.shares, ", ")), s.step));
     display_->step(s);
     log_->step(j, s);
   };

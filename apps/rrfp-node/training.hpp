@@ -93,6 +93,7 @@ class training : public actors::job_program {
   interrupt_watch& interrupts_;
   const node_seat seat_;
   waiting_lines waiting_;
+  std::vector<std::uint32_t> shares_;  ///< of the replicas in the last step; empty: their own
   std::unique_ptr<json_log> log_;
   std::vector<finished_run> finished_;
   std::vector<std::unique_ptr<actors::trace_recorder>> traces_;

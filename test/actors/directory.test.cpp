@@ -137,11 +137,11 @@ TEST_CASE("Mail to nobody, cut mail and random mail is refused, and nothing is p
 }
 
 TEST_CASE("Mail whose ids and kinds are not those of the run is refused, and says which") {
-  begin_step begin{.step = step_id{1}, .microbatches = {{9, 0}}};
+  begin_step begin{.step = step_id{1}, .microbatches = {{{9, 0}}}};
   CHECK(refusal_of(begin) == "");
-  begin.microbatches = {{9}};
+  begin.microbatches = {{{9}}};
   CHECK(refusal_of(begin) == "begin_step: the counts of microbatches: expected 2, got 1");
-  begin.microbatches = {{9, microbatches_max + 1}};
+  begin.microbatches = {{{9, microbatches_max + 1}}};
   CHECK(refusal_of(begin) == "begin_step: microbatches: expected less than 65537, got 65537");
   begin.purpose = static_cast<compute::step_purpose>(3);
   CHECK(refusal_of(begin) == "begin_step: a kind: expected less than 3, got 3");

@@ -202,3 +202,26 @@ TEST_CASE("a balanced run reports no straggler, with delays that fall on all and
   });
   CHECK(told.empty());
 }
+
+TEST_CASE("a replica with a slow stage leaves microbatches to the others") {
+  const choice_of_run c{{2, 1, 8, placement::linear}, dispatch_mode::ready, "bfw"};
+  auto setup = emulated_setup(c, 20);
+  setup.replicas = 4;
+  setup.measures_shares = true;
+  setup.emulated->task_ms = [](step_id, const rank_address& at, const task&) {
+    return at.replica == replica_id{2} && at.stage == stage_id{1} ? 4.0 : 2.0;
+  };
+  std::vector<std::vector<std::uint32_t>> shares;
+  setup.on_step = [&](const step_summary& s) {
+    CHECK(s.losses.size() == 32);
+    shares.push_back(s.shares);
+  };
+  const auto r = run(std::move(setup));
+  INFO(r.message);
+  REQUIRE(r.how == ending::done);
+  REQUIRE(shares.size() == 20);
+  CHECK(shares.front().empty());
+  REQUIRE(shares.back().size() == 4);
+  CHECK(shares.back()[2] < 7);
+  for (const auto other : {0, 1, 3}) CHECK(shares.back()[other] > 8);
+}

@@ -63,7 +63,7 @@ TEST_CASE("the lines of rrfp-node are those of the page") {
   add(job.at("resumed.jsonl"));
   for (const auto* event : {"step", "evaluation", "checkpoint", "resume", "summary"})
     CHECK(seen.contains(event));
-  check_all_seen("`step`", seen["step"], {"is_skipped"});
+  check_all_seen("`step`", seen["step"], {"is_skipped", "shares"});
   check_all_seen("`checkpoint`", seen["checkpoint"], {"failure"});
   check_all_seen("`summary`", seen["summary"], {"message", "stages[].device_"});
 }

@@ -155,6 +155,7 @@ const std::map<std::string, names, std::less<>> core_parts{
     {"recovery", {"copy_fetches", "copy_set", "recovery_point"}},
     {"checkpoint", {"ring_plan"}},
     {"stragglers", {"stragglers"}},
+    {"shares", {"share_planner"}},
 };
 
 /// Third parties that only some layers may include, by the folder of their headers.

@@ -137,6 +137,43 @@ TEST_CASE("The microbatches of a replica are numbered after those of the replica
   CHECK(microbatch_counts::equal(2, 4) == microbatch_counts{{4, 4}});
 }
 
+TEST_CASE(
+    "Replicas that run each other's microbatches leave what comes first and end with the rest") {
+  // Sums of 4, 4 and 2; replica 1 takes the first 5, replica 0 the next 1, replica 2 the last 4.
+  const microbatch_shares s{{{4, 4, 2}}, {1, 5, 4}, {replica_id{1}, replica_id{0}, replica_id{2}}};
+  CHECK(s.validate(3).ok());
+  CHECK(s.parts_of(replica_id{1}) ==
+        std::vector<sum_part>{{replica_id{1}, 4, 1, true, false}, {replica_id{0}, 0, 4}});
+  CHECK(s.parts_of(replica_id{0}) == std::vector<sum_part>{{replica_id{1}, 5, 1, false, false}});
+  CHECK(s.parts_of(replica_id{2}) ==
+        std::vector<sum_part>{{replica_id{2}, 8, 2}, {replica_id{1}, 6, 2, false, true}});
+  CHECK(s.in_all(replica_id{2}, microbatch_id{2}) == microbatch_id{6});
+  CHECK(s.place_of(replica_id{2}, microbatch_id{3}).sum == replica_id{1});
+  CHECK(s.place_of(replica_id{2}, microbatch_id{3}).mb == microbatch_id{3});
+  CHECK(s.runner_of(microbatch_id{5}) == replica_id{0});
+  std::set<microbatch_id> run;
+  for (std::uint32_t r = 0; r < 3; ++r)
+    for (std::uint32_t mb = 0; mb < s.of(replica_id{r}); ++mb)
+      CHECK(s.runner_of(*run.insert(s.in_all(replica_id{r}, microbatch_id{mb})).first) ==
+            replica_id{r});
+  CHECK(run.size() == 10);
+
+  const microbatch_shares own{{{4, 0, 2}}};
+  CHECK(own.parts_of(replica_id{1}).empty());
+  CHECK(own.parts_of(replica_id{2}) == std::vector<sum_part>{{replica_id{2}, 4, 2}});
+  CHECK(own.in_all(replica_id{2}, microbatch_id{1}) == microbatch_id{5});
+}
+
+TEST_CASE("Shares that do not fit are refused") {
+  const std::vector order{replica_id{0}, replica_id{1}};
+  const auto why = [](const microbatch_shares& s) { return s.validate(2).message(); };
+  CHECK(why({{{4, 4, 4}}}) == "the counts of microbatches: expected 2, got 3");
+  CHECK(why({{{4, 4}}, {8}, order}) == "the shares: expected 2, got 1");
+  CHECK(why({{{4, 4}}, {3, 4}, order}) == "the sum of the shares: expected 8, got 7");
+  CHECK(why({{{4, 4}}, {4, 4}, {replica_id{1}, replica_id{1}}}) ==
+        "the order of the shares: expected each replica once");
+}
+
 TEST_CASE("Names of placements parse to their placements") {
   for (const auto p : {placement::linear, placement::interleaved, placement::v})
     CHECK(placement_of(name(p)) == p);

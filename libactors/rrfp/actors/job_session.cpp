@@ -114,6 +114,7 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   setup.shape = dispatch.shape;
   setup.ranks = j.pipeline.tp;
   setup.replicas = j.pipeline.replicas;
+  setup.measures_shares = j.pipeline.shares == job::share_kind::measured;
   setup.rule = dispatch.rule;
   setup.blocking_messages = dispatch.blocking_messages;
   setup.lookahead = dispatch.lookahead;

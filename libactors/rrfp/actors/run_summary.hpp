@@ -27,6 +27,8 @@ struct step_summary {
   std::uint64_t step = 0;
   compute::step_purpose purpose = compute::step_purpose::training;
   double loss = 0;  ///< mean over the tokens of the step, in nats
+  /// How many microbatches each replica ran; empty: its own.
+  std::vector<std::uint32_t> shares;
   /// The losses of all microbatches, ordered by replica.
   std::vector<compute::microbatch_loss> losses;
   double gradient_norm = 0;

@@ -180,6 +180,7 @@ class session::impl {
     job.restarts.set(setup_.losses.restarts);
     job.held_s.set(setup_.losses.held_s);
     job.repeated_steps.set(setup_.losses.repeated_steps);
+    if (leads()) job.shares.resize(setup_.replicas);
     for (std::uint32_t d = 0; leads() && d < setup_.replicas; ++d)
       for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
         for (std::uint32_t r = 0; r < setup_.ranks; ++r) {
@@ -267,15 +268,24 @@ class session::impl {
   caf::actor spawn_job(caf::actor_system& system, const std::shared_ptr<run_context>& context,
                        std::function<void(run_result)> on_over) {
     return spawn_detached<job_actor>(
-        system, job_setup{setup_.train, setup_.microbatches, setup_.shares,
+        system, job_setup{setup_.train,
+                          setup_.microbatches,
+                          setup_.shares,
                           {setup_.replicas, setup_.shape.stages, devices_of_stages(),
                            setup_.measures_shares},
-                          setup_.lr, setup_.on_request,
-                          setup_.first_step(), setup_.checkpoint,
+                          setup_.lr,
+                          setup_.on_request,
+                          setup_.first_step(),
+                          setup_.checkpoint,
                           context->copies ? setup_.recovery : std::nullopt,
-                          setup_.resume ? setup_.resume->contents.history : std::string{}, context,
-                          setup_.evaluation, setup_.hang_timeout_s, setup_.on_step,
-                          setup_.on_evaluation, setup_.on_checkpoint, setup_.on_copy_failed,
+                          setup_.resume ? setup_.resume->contents.history : std::string{},
+                          context,
+                          setup_.evaluation,
+                          setup_.hang_timeout_s,
+                          setup_.on_step,
+                          setup_.on_evaluation,
+                          setup_.on_checkpoint,
+                          setup_.on_copy_failed,
                           [this](const straggler& s, std::uint64_t step) { report(s, step); },
                           std::move(on_over)});
   }

@@ -130,6 +130,10 @@ void add_job(page& to, const job_counters& j) {
             "Of a straggler: its lateness over the time of the last steps; 0: not a straggler.",
             metric_type::gauge);
   for (const auto& r : j.late) to.value(labels_of(r), r.lateness.value());
+  to.family("rrfp_replica_microbatches", "Microbatches that the replica ran in the last step.",
+            metric_type::gauge);
+  for (std::size_t r = 0; r < j.shares.size(); ++r)
+    to.value({{"replica", std::to_string(r)}}, j.shares[r].value());
   counter("rrfp_evaluations_total", "Evaluations on held-out data.", j.evaluations);
   gauge("rrfp_eval_loss", "Mean loss over the tokens of the last evaluation, in nats; 0: none yet.",
         j.eval_loss.value());

@@ -72,7 +72,8 @@ struct job_counters {
   gauge<double> lr;
   gauge<double> bubble_fraction;
   duration_histogram step_time;
-  std::deque<late_counter> late;  ///< filled before the run
+  std::deque<late_counter> late;            ///< filled before the run
+  std::deque<gauge<std::uint32_t>> shares;  ///< by replica; filled before the run
   counter evaluations;
   gauge<double> eval_loss;
   counter checkpoints;

@@ -96,8 +96,7 @@ std::vector<sum_part> microbatch_shares::parts_of(replica_id replica) const {
                      end_of_part == end_of_sum});
     first = end_of_part;
   }
-  if (parts.size() > 1 && !parts.back().closes)
-    std::ranges::rotate(parts, parts.end() - 1);
+  if (parts.size() > 1 && !parts.back().closes) std::ranges::rotate(parts, parts.end() - 1);
   const auto opened = std::ranges::find(parts, false, &sum_part::opens);
   if (opened != parts.end()) std::rotate(opened, opened + 1, parts.end());
   return parts;

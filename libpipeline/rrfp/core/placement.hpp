@@ -105,8 +105,8 @@ struct microbatch_counts {
 
 /// Some consecutive microbatches of one replica's gradient sum, which one replica runs.
 struct sum_part {
-  replica_id sum;            ///< whose gradient sum
-  std::uint32_t first = 0;   ///< its first microbatch, numbered over all replicas
+  replica_id sum;           ///< whose gradient sum
+  std::uint32_t first = 0;  ///< its first microbatch, numbered over all replicas
   std::uint32_t count = 0;
   bool opens = true;   ///< none of the sum come before them
   bool closes = true;  ///< none of the sum come after them

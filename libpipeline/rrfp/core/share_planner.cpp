@@ -44,8 +44,8 @@ microbatch_shares share_planner::plan(const microbatch_counts& counts) const {
   made.shares = std::move(shares);
   for (std::uint32_t r = 0; r < options_.replicas; ++r) made.order.emplace_back(r);
   // A slow replica goes on with a sum of a quick one, which runs its own part first.
-  std::ranges::stable_sort(
-      made.order, {}, [&](replica_id r) { return slowest_stage(r.value(), planned_); });
+  std::ranges::stable_sort(made.order, {},
+                           [&](replica_id r) { return slowest_stage(r.value(), planned_); });
   return made;
 }
 
@@ -57,10 +57,12 @@ void share_planner::observe(const microbatch_counts& counts, const std::vector<s
   const auto planned = plan(counts);
   const auto& now = planned.are_own() ? counts.by_replica : planned.shares;
   const auto best = step_time(divide(total, measured_), measured_);
-  if (step_time(now, measured_) < (1 + gain_min) * best) {
+  const bool are_own_good =
+      !planned.are_own() && step_time(counts.by_replica, measured_) < (1 + gain_min / 2) * best;
+  if (!are_own_good && step_time(now, measured_) < (1 + gain_min) * best) {
     better_ = 0;
   } else if (++better_ == patience) {
-    planned_ = measured_;
+    planned_ = are_own_good ? std::vector<double>(planned_.size(), 1) : measured_;
     better_ = 0;
   }
 }

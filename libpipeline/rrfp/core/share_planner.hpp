@@ -9,7 +9,8 @@
 /// Speeds are measured: the time of a stage over the work that it did, so that much work is not
 /// taken for slowness. The time of a stage that shares its device is that of the same stage of
 /// another replica. Shares stay as they are until others would shorten the step by gain_min in each
-/// of the last `patience` steps.
+/// of the last `patience` steps, or their own microbatches would lengthen it by less than half of
+/// that.
 ///
 /// Pure: equal steps give equal shares. Not thread-safe.
 #pragma once

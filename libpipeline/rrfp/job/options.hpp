@@ -26,6 +26,10 @@ struct cut_options {
   bool operator==(const cut_options&) const = default;
 };
 
+/// How many microbatches each replica runs. equal: its own. measured: a slow one leaves some to the
+/// others.
+enum class share_kind : std::uint8_t { equal, measured };
+
 /// [pipeline]: the shape of the pipeline.
 struct pipeline_options {
   std::uint32_t stages = 1;
@@ -41,6 +45,7 @@ struct pipeline_options {
   std::uint32_t tp = 1;
   /// Number of data-parallel copies of the pipeline, each with its own `microbatches`.
   std::uint32_t replicas = 1;
+  share_kind shares = share_kind::equal;
   /// Whether activations are discarded after F and recomputed for B.
   bool recompute = false;
   /// The node of each stage, replica by replica, or the node of each rank; empty: an even split.

@@ -81,6 +81,9 @@ void add_pipeline(std::vector<key>& table) {
   keys.integer("tp", &o::tp, {1, 64}, "", "Number of tensor-parallel ranks per stage.");
   keys.integer("replicas", &o::replicas, {1, 1024}, "",
                "Number of data-parallel copies of the pipeline, each with its own `microbatches`.");
+  keys.choice("shares", &o::shares, {"equal", "measured"},
+              "`equal`: each replica runs its own microbatches; `measured`: the others run some of "
+              "those of a slow one, with equal results.");
   keys.boolean(
       "recompute", &o::recompute,
       "Discard activations after F and recompute them for B: less memory, one more forward.");

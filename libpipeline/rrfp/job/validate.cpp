@@ -272,9 +272,28 @@ status check_recovery(const job& j, const provenance& from, job_use use) {
   if (j.pipeline.replicas == 1)
     return from.blame(key, "\"reroute\" expects pipeline.replicas of at least 2, got 1",
                       "pipeline.replicas");
+  if (j.dispatch.messages == messages_kind::blocking)
+    return from.blame(key,
+                      "\"reroute\" expects dispatch.messages = \"asynchronous\", got \"blocking\"",
+                      "dispatch.messages");
   if (j.recovery.max_restarts == 0)
     return from.blame(key, "\"reroute\" expects recovery.max_restarts of at least 1, got 0",
                       "recovery.max_restarts");
+  return success();
+}
+
+status check_shares(const job& j, const provenance& from, job_use use) {
+  constexpr auto key = "pipeline.shares";
+  if (j.pipeline.shares == share_kind::equal) return success();
+  if (use == job_use::embed)
+    return from.blame(key, "expected \"equal\" for the modules of a program, got \"measured\"");
+  if (j.pipeline.replicas == 1)
+    return from.blame(key, "\"measured\" expects pipeline.replicas of at least 2, got 1",
+                      "pipeline.replicas");
+  if (j.dispatch.messages == messages_kind::blocking)
+    return from.blame(key,
+                      "\"measured\" expects dispatch.messages = \"asynchronous\", got \"blocking\"",
+                      "dispatch.messages");
   return success();
 }
 
@@ -347,6 +366,7 @@ status validate(const job& j, const provenance& from, const policy_registry& pol
   for (const check holds : {check_shape, check_nodes, check_transport, check_train, check_jitter,
                             check_delays, check_costs})
     if (auto held = holds(j, from); !held) return held;
+  if (auto shares = check_shares(j, from, use); !shares) return shares;
   if (auto recovery = check_recovery(j, from, use); !recovery) return recovery;
   if (auto dispatch = check_dispatch(j, from, policies); !dispatch) return dispatch;
   if (use == job_use::simulate) return success();

@@ -117,8 +117,8 @@ void stage_compute::impl::sum_shared_gradients(rank_group& replicas) {
   std::vector<std::int64_t> has;
   for (const auto& chunk : chunks_)
     for (std::size_t i = 0; i < chunk.trained.size(); ++i)
-      has.push_back(std::ranges::any_of(
-          chunk.sums, [&](const auto& sum) { return sum.second[i].defined(); }));
+      has.push_back(std::ranges::any_of(chunk.sums,
+                                        [&](const auto& sum) { return sum.second[i].defined(); }));
   auto of_any = at::tensor(has, at::kLong).to(config_.device);
   if (is_parallel(config_.group)) all_reduce_max(*config_.group, of_any);
   all_reduce_max(replicas, of_any);
@@ -133,7 +133,8 @@ void stage_compute::impl::sum_shared_gradients(rank_group& replicas) {
         const auto held = chunk.sums.find(replica_id{r});
         auto sum = held != chunk.sums.end() ? held->second[i] : at::Tensor{};
         const bool is_other = held == chunk.sums.end() && shares_.counts.of(replica_id{r}) > 0;
-        if (!sum.defined()) sum = at::full_like(p, is_other ? -0.0 : 0.0, at::MemoryFormat::Contiguous);
+        if (!sum.defined())
+          sum = at::full_like(p, is_other ? -0.0 : 0.0, at::MemoryFormat::Contiguous);
         if (shares_.counts.of(replica_id{r}) > 0) all_reduce_sum(replicas, sum);
         if (total.defined())
           total.add_(sum);

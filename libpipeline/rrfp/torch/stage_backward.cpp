@@ -149,7 +149,8 @@ void stage_compute::impl::fold(chunk_state& chunk, fold_range range,
     count_in_part(chunk);
   }
   // A parameter that is cut over the ranks is one parameter.
-  if (shares_.are_own() && chunk.folded == chunk.microbatches.size() && is_training() && is_parallel(config_.group))
+  if (shares_.are_own() && chunk.folded == chunk.microbatches.size() && is_training() &&
+      is_parallel(config_.group))
     agree_on_gradients(*config_.group, chunk.trained);
 }
 

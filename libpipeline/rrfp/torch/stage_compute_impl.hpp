@@ -72,10 +72,10 @@ struct chunk_state {
   std::uint32_t folded = 0;  // microbatches 0 .. folded - 1 are folded
   split_trial trial;
   // If replicas run microbatches of others; the gradient of a parameter is that of `part` alone:
-  std::size_t part = 0;            ///< whose microbatches are folded
-  std::uint32_t part_folded = 0;   ///< of its microbatches
+  std::size_t part = 0;                  ///< whose microbatches are folded
+  std::uint32_t part_folded = 0;         ///< of its microbatches
   std::map<replica_id, gradients> sums;  ///< of complete parts, and of what another rank has opened
-  std::vector<gradients> held;     ///< by microbatch: to be added to what another rank opens
+  std::vector<gradients> held;           ///< by microbatch: to be added to what another rank opens
 };
 
 /// A loss that the device may still be computing.

@@ -71,8 +71,7 @@ void stage_compute::impl::begin_step(step_id step, step_purpose purpose,
   const auto replica = config_.replica;
   const auto each = config_.shape.microbatches;
   shares_ = microbatches;
-  if (shares_.counts.empty())
-    shares_.counts = microbatch_counts::equal(replica.value() + 1, each);
+  if (shares_.counts.empty()) shares_.counts = microbatch_counts::equal(replica.value() + 1, each);
   microbatches_ = shares_.of(replica);
   parts_ = shares_.parts_of(replica);
   is_sum_joined_ = false;

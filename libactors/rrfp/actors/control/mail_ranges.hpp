@@ -96,7 +96,8 @@ class range_check {
   void check_together(const stage_state& x) { equal("ages", x.ages.size(), x.core.running.size()); }
 
   void check_counts(const std::vector<std::uint32_t>& counts) {
-    for (const auto count : counts) below("microbatches", count, std::uint64_t{microbatches_max} + 1);
+    for (const auto count : counts)
+      below("microbatches", count, std::uint64_t{microbatches_max} + 1);
   }
   void below(const char* what, std::uint64_t got, std::uint64_t end) {
     if (got >= end) note(what, "less than " + std::to_string(end), got);

@@ -290,8 +290,8 @@ auto fields(auto f, stage_step_ended& x) {
 auto fields(auto f, apply_update& x) { return f(x.step, x.scale, x.lr); }
 auto fields(auto f, update_applied& x) { return f(x.step); }
 auto fields(auto f, step_summary& x) {
-  return f(x.step, x.purpose, x.loss, x.losses, x.gradient_norm, x.is_skipped, x.lr, x.tokens,
-           x.step_ms, x.bubble_fraction, x.weight_shares);
+  return f(x.step, x.purpose, x.loss, x.shares, x.losses, x.gradient_norm, x.is_skipped, x.lr,
+           x.tokens, x.step_ms, x.bubble_fraction, x.weight_shares);
 }
 auto fields(auto f, step_over& x) { return f(x.summary); }
 auto fields(auto f, take_snapshot& x) { return f(x.step); }

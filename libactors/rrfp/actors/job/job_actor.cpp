@@ -220,6 +220,9 @@ void job_actor::carry_out(const job_action::finish_step& a) {
   if (summary.purpose != compute::step_purpose::evaluation) {
     count(summary);
     record(a.step, summary);
+    auto share = setup_.context->counters->job.shares.begin();
+    for (std::uint32_t r = 0; r < setup_.context->replicas; ++r)
+      (share++)->set(shares_.of(replica_id{r}));
     if (summary.purpose == compute::step_purpose::training) observe();
     for (const auto& s : late_.add(totals_.outcomes()))
       if (setup_.on_straggler) setup_.on_straggler(s, summary.step);

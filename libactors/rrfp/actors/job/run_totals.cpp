@@ -43,6 +43,7 @@ void run_totals::begin_step(step_id step, compute::step_purpose purpose,
   summary_ = {};
   summary_.step = number_of(step);
   summary_.purpose = purpose;
+  summary_.shares = shares.shares;
 }
 
 void run_totals::record(stage_step_ended m) {
