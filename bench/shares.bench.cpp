@@ -4,8 +4,8 @@
 ///   scripts/build release shares_bench
 ///   build/release/bin/shares_bench
 ///
-/// The limit is the capacity that is left: with R replicas of which one has speed v, the undisturbed
-/// time * R / (R - 1 + v). The last column is the share of it that is reached.
+/// The limit is the capacity that is left: with R replicas of which one has speed v, the
+/// undisturbed time * R / (R - 1 + v). The last column is the share of it that is reached.
 #include <algorithm>
 #include <array>
 #include <cstdio>

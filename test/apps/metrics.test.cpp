@@ -219,9 +219,10 @@ TEST_CASE(
                ":" + std::to_string(port), "--reports", folder / "", "--set", "train.steps=150"}};
   const auto done = [&](std::uint16_t at, int stage) {
     const auto node = at == port ? "0" : "1";
+    const auto page = get(at, "/metrics");
+    if (page.code != 200) return 0.0;
     return samples_of(
-        get(at, "/metrics")
-            .body)["rrfp_stage_steps_total{node=\"" + std::string{node} +
+        page.body)["rrfp_stage_steps_total{node=\"" + std::string{node} +
                    "\",run=\"watched\",replica=\"0\",stage=\"" + std::to_string(stage) + "\"}"];
   };
   REQUIRE(eventually([&] { return done(port, 0) >= 3 && done(second, 3) >= 3; },

@@ -137,7 +137,7 @@ TEST_CASE("An unknown name is refused with the closest known name") {
       {"[pipeline]\nwarp_size = 4",
        "x.toml:2: pipeline.warp_size: unknown key; the section has stages, chunks, placement, "
        "cuts, "
-       "microbatches, tp, replicas, recompute, nodes"},
+       "microbatches, tp, replicas, shares, recompute, nodes"},
       {"\n[pipelin]\nstages = 4", "x.toml:2: pipelin: unknown section, did you mean pipeline?"},
       {"[quota]",
        "x.toml:1: quota: unknown section; a job has pipeline, dispatch, model, vision, data, "
@@ -151,7 +151,7 @@ TEST_CASE("An unknown name is refused with the closest known name") {
       {"pipeline.\"a\\nb\" = 4",
        "x.toml:1: pipeline.\"a\\u000Ab\": unknown key; the section has stages, chunks, placement, "
        "cuts, "
-       "microbatches, tp, replicas, recompute, nodes"},
+       "microbatches, tp, replicas, shares, recompute, nodes"},
   });
 }
 
@@ -254,6 +254,30 @@ TEST_CASE("Going on without a lost node needs replicas, and is not for programs"
       refusal(reroute + "max_restarts = 1\n[pipeline]\nreplicas = 2", {}, job::job_use::embed) ==
       "x.toml:2: recovery.without_replacement: expected \"wait\" for the modules of a program, got "
       "\"reroute\"");
+}
+
+TEST_CASE(
+    "Measured shares need replicas and messages that do not block, and are not for programs") {
+  const std::string shares = "[pipeline]\nshares = \"measured\"\n";
+  const std::string blocking =
+      "[dispatch]\nmode = \"in-order\"\npolicy = \"one_f_one_b\"\n"
+      "messages = \"blocking\"\n";
+  check({
+      {shares,
+       "x.toml:2: pipeline.shares: \"measured\" expects pipeline.replicas of at least 2, got 1"},
+      {shares + "replicas = 2\n" + blocking,
+       "x.toml:2: pipeline.shares: \"measured\" expects dispatch.messages = \"asynchronous\", got "
+       "\"blocking\""},
+      {"[recovery]\nmax_restarts = 1\nwithout_replacement = \"reroute\"\n[pipeline]\nreplicas = "
+       "2\n" +
+           blocking,
+       "x.toml:3: recovery.without_replacement: \"reroute\" expects dispatch.messages = "
+       "\"asynchronous\", got \"blocking\""},
+      {shares + "replicas = 2", "accepted"},
+  });
+  CHECK(refusal(shares + "replicas = 2", {}, job::job_use::embed) ==
+        "x.toml:2: pipeline.shares: expected \"equal\" for the modules of a program, got "
+        "\"measured\"");
 }
 
 TEST_CASE("A model that does not fit the pipeline is refused only for training") {

@@ -42,6 +42,7 @@ value other_value(const key& k) {
                                  value{std::string{"/a"}},
                                  value{std::string{"llama"}},
                                  value{std::string{"silu"}},
+                                 value{std::string{"measured"}},
                                  value{std::string{"bf16"}},
                                  value{std::string{"skip"}},
                                  value{std::string{"reroute"}},
