@@ -225,3 +225,23 @@ TEST_CASE("a replica with a slow stage leaves microbatches to the others") {
   CHECK(shares.back()[2] < 7);
   for (const auto other : {0, 1, 3}) CHECK(shares.back()[other] > 8);
 }
+
+TEST_CASE("a replica keeps its microbatches if the policy is not defined for other numbers") {
+  const choice_of_run c{{2, 1, 8, placement::linear}, dispatch_mode::ready, "bfw"};
+  auto setup = emulated_setup(c, 10);
+  setup.replicas = 2;
+  setup.measures_shares = true;
+  setup.rule.make_policy = [c](const pipeline_shape& shape, stage_id stage) {
+    if (shape.microbatches != 8) throw std::runtime_error("8 microbatches");
+    return policies_of(c, shape)->make(stage);
+  };
+  setup.emulated->task_ms = [](step_id, const rank_address& at, const task&) {
+    return at.replica == replica_id{1} ? 2.0 : 1.0;
+  };
+  bool shared = false;
+  setup.on_step = [&](const step_summary& s) { shared = shared || !s.shares.empty(); };
+  const auto r = run(std::move(setup));
+  INFO(r.message);
+  CHECK(r.how == ending::done);
+  CHECK_FALSE(shared);
+}

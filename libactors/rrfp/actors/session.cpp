@@ -273,6 +273,7 @@ class session::impl {
                           setup_.shares,
                           {setup_.replicas, setup_.shape.stages, devices_of_stages(),
                            setup_.measures_shares},
+                          setup_.rule.make_policy,
                           setup_.lr,
                           setup_.on_request,
                           setup_.first_step(),

@@ -1,6 +1,7 @@
 #include <rrfp/core/share_planner.hpp>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -35,12 +36,16 @@ share_planner::share_planner(share_planner_options options)
     std::iota(devices_.begin(), devices_.end(), 0U);
   }
   RRFP_CHECK(devices_.size() == measured_.size(), "each stage has a device");
+  std::map<std::uint32_t, std::uint32_t> stages_on;
+  for (const auto device : devices_) ++stages_on[device];
+  for (const auto device : devices_) is_shared_.push_back(stages_on[device] > 1);
 }
 
 microbatch_shares share_planner::plan(const microbatch_counts& counts) const {
   microbatch_shares made{counts};
+  if (is_even()) return made;
   auto shares = divide(counts.total(), planned_);
-  if (is_even() || shares == counts.by_replica) return made;
+  if (shares == counts.by_replica || std::ranges::max(shares) > microbatches_max) return made;
   made.shares = std::move(shares);
   for (std::uint32_t r = 0; r < options_.replicas; ++r) made.order.emplace_back(r);
   // A slow replica goes on with a sum of a quick one, which runs its own part first.
@@ -76,11 +81,11 @@ void share_planner::measure(const std::vector<stage_time>& times) {
       if (times[i].work <= 0) continue;
       const auto now = times[i].time / times[i].work;
       measured_[i] = measured_[i] == 0 ? now : measured_[i] + smoothing * (now - measured_[i]);
-      if (!is_shared(i)) usual.push_back(measured_[i]);
+      if (!is_shared_[i]) usual.push_back(measured_[i]);
     }
     for (std::uint32_t r = 0; r < options_.replicas && !usual.empty(); ++r) {
       auto& own = measured_[index(r, s)];
-      if (is_shared(index(r, s)) || own == 0)
+      if (is_shared_[index(r, s)] || own == 0)
         own = median(usual);
       else if (times[index(r, s)].work <= 0)
         own += forgetting * (median(usual) - own);
@@ -96,13 +101,13 @@ std::vector<std::uint32_t> share_planner::divide(std::uint32_t total,
   for (auto left = total; left > 0;) {
     const auto given = std::min(left, turn);
     const auto key_of = [&](std::uint32_t r) {
-      std::size_t others = 0;
-      for (std::uint32_t s = 0; s < options_.stages; ++s) others += is_shared(index(r, s));
-      return std::tuple{end_of(r, shares[r] + given, load, times), others, shares[r]};
+      const auto first = is_shared_.begin() + static_cast<std::ptrdiff_t>(index(r, 0));
+      const auto shared = std::count(first, first + options_.stages, true);
+      return std::tuple{end_of(r, shares[r] + given, load, times), shared, shares[r], r};
     };
-    std::uint32_t best = 0;
-    for (std::uint32_t r = 1; r < options_.replicas; ++r)
-      if (key_of(r) < key_of(best)) best = r;
+    auto key = key_of(0);
+    for (std::uint32_t r = 1; r < options_.replicas; ++r) key = std::min(key, key_of(r));
+    const auto best = std::get<3>(key);
     shares[best] += given;
     for (std::uint32_t s = 0; s < options_.stages; ++s)
       load[devices_[index(best, s)]] += given * times[index(best, s)];
@@ -146,14 +151,10 @@ double share_planner::slowest_stage(std::uint32_t replica, const std::vector<dou
   return slowest;
 }
 
-bool share_planner::is_shared(std::size_t stage) const {
-  return std::ranges::count(devices_, devices_[stage]) > 1;
-}
-
 bool share_planner::is_even() const {
   if (options_.replicas == 1) return true;
   for (std::size_t i = 0; i < planned_.size(); ++i)
-    if (is_shared(i) || planned_[i] != planned_[i % options_.stages]) return false;
+    if (is_shared_[i] || planned_[i] != planned_[i % options_.stages]) return false;
   return true;
 }
 

@@ -55,8 +55,6 @@ class share_planner {
   std::size_t index(std::uint32_t replica, std::uint32_t stage) const {
     return std::size_t{replica} * options_.stages + stage;
   }
-  /// Whether the device hosts stages of several replicas.
-  bool is_shared(std::size_t stage) const;
   /// Whether all replicas are planned to be alike.
   bool is_even() const;
   void measure(const std::vector<stage_time>& times);
@@ -73,6 +71,7 @@ class share_planner {
 
   const share_planner_options options_;
   std::vector<std::uint32_t> devices_;  ///< of each stage
+  std::vector<bool> is_shared_;         ///< of each stage: its device hosts others, too
   std::vector<double> measured_;        ///< of each stage, for a unit of work; 0: not yet
   std::vector<double> planned_;         ///< of each stage: what the shares follow
   std::uint32_t better_ = 0;            ///< steps in a row in which other shares were better

@@ -191,8 +191,24 @@ void job_actor::carry_out(const job_action::begin_step& a) {
   if (counts.empty() && setup_.microbatches) counts = setup_.microbatches(a.step);
   counts = counts.or_equal(context.replicas, context.shape.microbatches);
   shares_ = setup_.shares ? setup_.shares(a.step, counts) : planner_.plan(counts);
+  if (!std::ranges::all_of(shares_.shares, [this](auto n) { return is_defined(n); }))
+    shares_ = {std::move(counts)};
   totals_.begin_step(a.step, purpose, shares_, setup_.context->now());
   send_to_stages(begin_step{a.step, purpose, shares_});
+}
+
+bool job_actor::is_defined(std::uint32_t microbatches) {
+  const auto [known, is_new] = are_defined_.try_emplace(microbatches, true);
+  auto shape = setup_.context->shape;
+  shape.microbatches = microbatches;
+  if (!is_new || microbatches == 0) return known->second;
+  try {
+    for (std::uint32_t s = 0; s < shape.stages; ++s)
+      static_cast<void>(setup_.make_policy(shape, stage_id{s}));
+  } catch (const std::exception&) {
+    known->second = false;
+  }
+  return known->second;
 }
 
 void job_actor::observe() {

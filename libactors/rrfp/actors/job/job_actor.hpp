@@ -31,6 +31,7 @@ struct job_setup {
   /// See session_setup; empty: as share_planner says.
   std::function<microbatch_shares(step_id, const microbatch_counts&)> shares;
   share_planner_options planner;
+  policy_factory make_policy;
   std::function<double(std::uint64_t step)> lr;  ///< see session_setup
   /// Steps begin on demand only.
   bool on_request = false;
@@ -96,6 +97,8 @@ class job_actor : public actor_base {
   void carry_out(const job_action::set_timer& a);
   void carry_out(const job_action::end& a);
 
+  /// Whether the policies of all stages are defined for so many microbatches.
+  bool is_defined(std::uint32_t microbatches);
   /// What the planner learns from a step that trains.
   void observe();
   void finish_batch();
@@ -110,7 +113,8 @@ class job_actor : public actor_base {
   run_totals totals_;
   late_ranks late_;
   share_planner planner_;
-  microbatch_shares shares_;  ///< of the running step
+  microbatch_shares shares_;                   ///< of the running step
+  std::map<std::uint32_t, bool> are_defined_;  ///< by number of microbatches
   job_core core_;
   std::optional<job_event::any> answer_;
   bool ended_ = false;
