@@ -232,8 +232,9 @@ TEST_CASE(
   auto j = job_of("[dispatch]\npolicy = \"zb_h2\"\n");
   auto p = pipeline::open(j, small_options()).value();
   CHECK(p->step(batch_of(0), {.microbatches = {9}}).ok());
-  CHECK_THAT(p->step(batch_of(1), {.microbatches = {2}}).message(),
-             Contains("a step of 2 microbatches: ") && Contains("zb_h2"));
+  const auto refused = p->step(batch_of(1), {.microbatches = {2}}).failure();
+  CHECK_THAT(refused.message, Contains("a step of 2 microbatches: ") && Contains("zb_h2"));
+  CHECK(refused.kind == error_kind::bad_input);
 }
 
 }  // namespace rrfp::testing
