@@ -2,10 +2,12 @@
 
 usage: bench/lengths.py PEPS TORCH AZURE CYPRESS > bench/lengths.csv
 
-  PEPS     a clone of github.com/python/peps: documents
-  TORCH    the folder of an installed torch: code, its Python files
-  AZURE    a clone of github.com/Azure/AzurePublicDataset: chats, context and answer of the trace "conv"
-  CYPRESS  a clone of github.com/cypress-io/cypress-documentation: pages with images
+  PEPS     documents: a clone of github.com/python/peps (public domain or CC0; 736 texts at ba4deeb7 of 2026-08-22)
+  TORCH    code: the folder of an installed torch, its Python files (BSD-3-Clause; 2,057 files of 2.11.0)
+  AZURE    chats: a clone of github.com/Azure/AzurePublicDataset, context and answer of the requests of the trace "conv" of
+           2023 (CC BY 4.0; Patel et al. 2024, "Splitwise"; 19,366 requests at b469a113 of 2025-10-20)
+  CYPRESS  images: a clone of github.com/cypress-io/cypress-documentation, the pages that show an image (MIT; 193 pages
+           at 4df0c75e of 2026-08-22)
 
 Texts count a token for four bytes. An image has a tile for each 448 x 448 pixels, 1 to 12, as InternVL divides images.
 Samples are sorted by their length, a tile as 256 tokens; a row is the sample at each half percent.
