@@ -303,33 +303,36 @@ packed small_large_small(packed all) {
   return all;
 }
 
-/// Means over the steps: the work of the largest microbatch, and of the largest replica, over the
-/// mean; that of the largest microbatch over the least that it can be, the mean or the largest
-/// sample; and microbatches a replica. The table shows those of the last seed.
+/// What all microbatches (replicas) would have to do as the largest of their step, over what they
+/// do; the same over the least that is possible, in which the largest microbatch is the mean or the
+/// largest sample; and microbatches a replica. The table shows those of the last seed.
 struct balance {
   double microbatches = 0, replicas = 0, possible = 0, count = 0;
 };
 
 balance balance_of(const packed& all) {
-  balance b;
+  double work = 0, microbatches = 0, replicas = 0, least = 0, count = 0;
   for (const auto& step : all) {
-    std::vector<double> work, of_replica;
+    double of_step = 0, largest_microbatch = 0, largest_replica = 0, n = 0;
     for (const auto& replica : step.replicas) {
-      of_replica.push_back(0);
+      double of_replica = 0;
       for (const auto& mb : replica) {
-        work.push_back(mb.work);
-        of_replica.back() += mb.work;
+        of_replica += mb.work;
+        largest_microbatch = std::max(largest_microbatch, mb.work);
       }
+      of_step += of_replica;
+      largest_replica = std::max(largest_replica, of_replica);
+      n += static_cast<double>(replica.size());
     }
-    const auto n = static_cast<double>(work.size());
-    const auto mean = std::accumulate(work.begin(), work.end(), 0.0) / n;
-    b.microbatches += imbalance(work);
-    b.replicas += imbalance(of_replica);
-    b.possible += imbalance(work) * mean / std::max(mean, step.largest_sample);
-    b.count += n / static_cast<double>(step.replicas.size());
+    const auto of_replicas = static_cast<double>(step.replicas.size());
+    work += of_step;
+    microbatches += largest_microbatch * n;
+    replicas += largest_replica * of_replicas;
+    least += std::max(of_step, step.largest_sample * n);
+    count += n / of_replicas;
   }
-  const auto n = static_cast<double>(all.size());
-  return {b.microbatches / n, b.replicas / n, b.possible / n, b.count / n};
+  return {microbatches / work, replicas / work, microbatches / least,
+          count / static_cast<double>(all.size())};
 }
 
 void measure(const data_kind& kind, std::uint32_t stages, std::uint32_t replicas, bool csv) {
