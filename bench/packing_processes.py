@@ -25,6 +25,7 @@ makes it slower.
 """
 
 import collections
+import contextlib
 import csv
 import json
 import math
@@ -174,28 +175,34 @@ def worker(replicas):
             work[kind, "tokens", seed] = by_tokens(samples, costs, replicas, room)
             work[kind, "cost", seed] = by_cost(samples, costs, replicas, room)
     best = {}
-    for way, settings in [*WAYS.items()] * ROUNDS:
-        with rrfp.Pipeline(
-            Slow(),
-            lambda output, target: output[:, 2:].sum(),
-            optimizer=lambda parameters: torch.optim.SGD(parameters, 0.0),
-            n_microbatches=2 * MICROBATCHES,
-            slots="p",
-            settings={
-                **settings,
-                "pipeline.replicas": replicas,
-                "cost.link_ms": LINK_MS * stages,
-                "jitter.spread": "stalls",
-            },
-            on_note=lambda line: None,
-        ) as pipe:
+    with contextlib.ExitStack() as opened:
+        # All at once, so that whatever else runs on the machine meets all ways of a step.
+        pipes = {}
+        for way, settings in WAYS.items():
+            pipe = rrfp.Pipeline(
+                Slow(),
+                lambda output, target: output[:, 2:].sum(),
+                optimizer=lambda parameters: torch.optim.SGD(parameters, 0.0),
+                n_microbatches=2 * MICROBATCHES,
+                slots="p",
+                settings={
+                    **settings,
+                    "pipeline.replicas": replicas,
+                    "cost.link_ms": LINK_MS * stages,
+                    "jitter.spread": "stalls",
+                },
+                on_note=lambda line: None,
+            )
+            pipes[way] = opened.enter_context(pipe)
             # Not counted: the runtime finds out how backward divides.
             run(pipe, [[1e-3] * 12] * replicas, 1 << 20, False)
+        for _ in range(ROUNDS):
             for key, steps in work.items():
                 begun = 0
                 for i, step in enumerate(steps):
-                    seconds = run(pipe, step, begun, way == "BFW+ sorted")
-                    best[key, way, i] = min(seconds, best.get((key, way, i), math.inf))
+                    for way, pipe in pipes.items():
+                        seconds = run(pipe, step, begun, way == "BFW+ sorted")
+                        best[key, way, i] = min(seconds, best.get((key, way, i), math.inf))
                     begun += sum(map(len, step))
     if rank == 0:
         totals = collections.Counter()
