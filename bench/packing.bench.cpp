@@ -1,12 +1,16 @@
 /// What packing by cost and readiness give together on samples of different lengths: simulated
-/// steps of a pipeline with replicas, for the lengths of documents, of chats and of images.
+/// steps of a pipeline with replicas.
 ///
 ///   cmake --preset release && cmake --build build/release --target packing_bench
-///   build/release/bin/packing_bench              # a table
+///   build/release/bin/packing_bench              # a table, in the folder of the sources
 ///   build/release/bin/packing_bench --csv        # all rows as CSV
 ///
-/// A step has `microbatches` * `tokens` tokens for each replica, and each microbatch at most
-/// `tokens`. Packings:
+/// The lengths are those of real data: texts of Python's enhancement proposals (documents), Python
+/// files of torch (code), requests to a chat service with their answers (chats), pages of a manual
+/// with their images (images). The head of bench/lengths.py names the sources; samples are drawn
+/// from the quantiles in bench/lengths.csv. A microbatch has room for `tokens`: the power of two
+/// that holds the longest sample, at most 32,768; what is longer is cut. A step has 0.9 * 32 *
+/// `tokens` tokens for each replica. Packings:
 ///
 ///   padded   every sample has the length of the longest one of its step, as fixed shapes require;
 ///            a microbatch holds as many as fit
@@ -14,18 +18,24 @@
 ///            replicas in turn
 ///   cost     rrfp.pack(): equal work over microbatches and replicas, outliers wait up to 8 steps
 ///
-/// Each packing runs 1F1B in order, and BFW+ by readiness with as many slots on every stage as 1F1B
-/// has on the first, so that no device needs more memory; "sorted" admits the smallest microbatches
-/// at both ends of a step. Messages do not block. Work is FLOPs of Llama 3 8B at 40 %
-/// of 989 TFLOP/s a device, messages cross 50 GB/s, and tasks and messages vary as the paper
-/// measured them. A step ends when the slowest replica does. The figures are times of all steps
-/// divided by those of `tokens` in order.
+/// Each packing runs in four ways, which give no device more memory than the first of 1F1B:
+///
+///   1F1B blocking   in order; send and receive are paired and waited for, as Schedule1F1B of
+///                   torch.distributed.pipelining does
+///   1F1B in order   messages do not block
+///   BFW+ ready      by readiness, as many slots on every stage as 1F1B has on the first
+///   BFW+ sorted     the same, and the smallest microbatches are admitted at both ends of a step
+///
+/// Work is FLOPs of Llama 3 8B at 40 % of 989 TFLOP/s a device, messages cross 50 GB/s, and tasks
+/// and messages vary as the paper measured them. A step ends when the slowest replica does. The
+/// speed-up is the time of all steps of `tokens` with 1F1B blocking, divided by that of the row.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <functional>
+#include <fstream>
 #include <numeric>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -46,7 +56,9 @@ constexpr double flops_of_device = 0.4 * 989e12;  // a second
 constexpr double bytes_a_second = 50e9;
 constexpr double latency_ms = 0.02;
 constexpr std::uint32_t microbatches_of_replica = 32;
-constexpr std::uint64_t tokens_max = 32'768;
+constexpr std::uint64_t tokens_max_of_all = 32'768;
+constexpr std::uint64_t tokens_of_tile = 256;
+constexpr double patches_of_tile = 1024;
 constexpr std::uint64_t seeds = 3;
 constexpr std::size_t steps = 12;
 
@@ -57,58 +69,68 @@ T value_or_exit(result<T> r) {
   std::exit(1);
 }
 
+/// Samples of one kind, from the shortest to the longest, equally far apart in their order.
 struct data_kind {
-  std::string_view name;
-  std::function<sample_work(random_source&, const work_model&)> draw;
+  struct length {
+    std::uint64_t text = 0, tiles = 0;
+    std::uint64_t tokens() const { return text + tokens_of_tile * tiles; }
+  };
+  std::string name;
+  std::vector<length> lengths = {};
+  std::uint64_t tokens_max = 1;  ///< of a microbatch
+
+  sample_work draw(random_source& random, const work_model& model) const {
+    const auto place = random.uniform() * static_cast<double>(lengths.size() - 1);
+    const auto at = static_cast<std::size_t>(place);
+    auto [text, tiles] = lengths[at];
+    if (tiles == 0 && text > 0)
+      text = static_cast<std::uint64_t>(
+          std::round(static_cast<double>(text) *
+                     std::pow(static_cast<double>(lengths[at + 1].text) / static_cast<double>(text),
+                              place - static_cast<double>(at))));
+    text = std::clamp<std::uint64_t>(text, 16, tokens_max);
+    tiles = std::min(tiles, (tokens_max - text) / tokens_of_tile);
+    const auto tokens = text + tokens_of_tile * tiles;
+    return {tokens,
+            model.work_of(static_cast<double>(tokens), std::vector(tiles, patches_of_tile))};
+  }
 };
 
-sample_work text(const work_model& model, double tokens) {
-  const auto n = std::clamp(std::round(tokens), 16.0, static_cast<double>(tokens_max));
-  return {static_cast<std::uint64_t>(n), model.work_of(n)};
-}
-
-double lognormal(random_source& random, double median, double sigma) {
-  return median * std::exp(sigma * random.normal());
-}
-
-/// P(tokens > x) = (least / x)^exponent.
-double pareto(random_source& random, double least, double exponent) {
-  return least * std::pow(1 - random.uniform(), -1 / exponent);
-}
-
-const std::vector<data_kind>& kinds() {
-  static const std::vector<data_kind> all{
-      // Web pages and code: most are short, a few fill the context.
-      {"documents", [](auto& r, auto& m) { return text(m, pareto(r, 600, 1.05)); }},
-      {"chats",
-       [](auto& r, auto& m) {
-         const auto turns = std::min(std::floor(pareto(r, 1, 1.3)), 60.0);
-         double tokens = 0;
-         for (int i = 0; i < turns; ++i) tokens += lognormal(r, 250, 1.1);
-         return text(m, tokens);
-       }},
-      {"images",
-       [](auto& r, auto& m) {
-         const std::vector<double> patches(static_cast<std::size_t>(r.uniform() * 9), 1024);
-         const auto tokens =
-             std::round(lognormal(r, 200, 0.9)) + 256.0 * static_cast<double>(patches.size());
-         return sample_work{static_cast<std::uint64_t>(tokens), m.work_of(tokens, patches)};
-       }},
-  };
-  return all;
+std::vector<data_kind> kinds_in(const char* file) {
+  std::vector<data_kind> kinds;
+  std::ifstream in{file};
+  std::string line;
+  std::getline(in, line);  // the names of the columns
+  while (std::getline(in, line)) {
+    char name[32] = {};
+    unsigned long long text = 0, tiles = 0;
+    if (std::sscanf(line.c_str(), "%31[^,],%llu,%llu", name, &text, &tiles) != 3) break;
+    if (kinds.empty() || kinds.back().name != name) kinds.push_back({name});
+    auto& kind = kinds.back();
+    kind.lengths.push_back({text, tiles});
+    while (kind.tokens_max < std::min(kind.lengths.back().tokens(), tokens_max_of_all))
+      kind.tokens_max *= 2;
+  }
+  if (kinds.empty() || !in.eof()) {
+    std::fprintf(stderr, "packing_bench: %s: expected lines KIND,TOKENS,TILES, got '%s'\n", file,
+                 line.c_str());
+    std::exit(2);
+  }
+  return kinds;
 }
 
 /// The work and the tokens of the microbatches of a replica in a step.
 using microbatches = std::vector<sample_work>;
-using packed = std::vector<std::vector<microbatches>>;  ///< by step and replica
+struct packed_work {
+  std::vector<microbatches> replicas;
+  double largest_sample = 0;
+};
+using packed = std::vector<packed_work>;  ///< by step
 
-sample_work sum_of(const std::vector<sample_work>& samples, const auto& indices) {
-  sample_work sum;
-  for (const auto i : indices) {
-    sum.tokens += samples[i].tokens;
-    sum.work += samples[i].work;
-  }
-  return sum;
+double largest_of(std::span<const sample_work> samples) {
+  double largest = 0;
+  for (const auto& s : samples) largest = std::max(largest, s.work);
+  return largest;
 }
 
 /// The samples of a step, from those that have not been in one.
@@ -125,17 +147,18 @@ packed dealt(const std::vector<sample_work>& samples, std::uint32_t replicas,
   packed all;
   for (std::size_t first = 0; first < samples.size();) {
     const auto end = end_of_step(samples, first, tokens_of_step);
-    const microbatches made = cut(std::span{samples}.subspan(first, end - first));
-    auto& step = all.emplace_back(replicas);
-    for (std::size_t i = 0; i < made.size(); ++i) step[i % replicas].push_back(made[i]);
+    const auto of_step = std::span{samples}.subspan(first, end - first);
+    const microbatches made = cut(of_step);
+    auto& step = all.emplace_back(std::vector<microbatches>(replicas), largest_of(of_step));
+    for (std::size_t i = 0; i < made.size(); ++i) step.replicas[i % replicas].push_back(made[i]);
     first = end;
   }
   return all;
 }
 
 packed by_tokens(const std::vector<sample_work>& samples, std::uint32_t replicas,
-                 std::uint64_t tokens_of_step) {
-  return dealt(samples, replicas, tokens_of_step, [](std::span<const sample_work> of_step) {
+                 std::uint64_t tokens_max, std::uint64_t tokens_of_step) {
+  return dealt(samples, replicas, tokens_of_step, [&](std::span<const sample_work> of_step) {
     microbatches made(1);
     for (const auto& sample : of_step) {
       if (made.back().tokens + sample.tokens > tokens_max) made.emplace_back();
@@ -147,8 +170,8 @@ packed by_tokens(const std::vector<sample_work>& samples, std::uint32_t replicas
 }
 
 packed padded(const std::vector<sample_work>& samples, std::uint32_t replicas,
-              std::uint64_t tokens_of_step) {
-  return dealt(samples, replicas, tokens_of_step, [](std::span<const sample_work> of_step) {
+              std::uint64_t tokens_max, std::uint64_t tokens_of_step) {
+  return dealt(samples, replicas, tokens_of_step, [&](std::span<const sample_work> of_step) {
     const auto longest =
         *std::max_element(of_step.begin(), of_step.end(),
                           [](const auto& a, const auto& b) { return a.work < b.work; });
@@ -163,7 +186,7 @@ packed padded(const std::vector<sample_work>& samples, std::uint32_t replicas,
 }
 
 packed by_cost(const std::vector<sample_work>& samples, std::uint32_t replicas,
-               std::uint64_t tokens_of_step) {
+               std::uint64_t tokens_max, std::uint64_t tokens_of_step) {
   auto packing = value_or_exit(packer::make(samples, {.max_tokens = tokens_max,
                                                       .microbatches = microbatches_of_replica,
                                                       .replicas = replicas,
@@ -174,10 +197,17 @@ packed by_cost(const std::vector<sample_work>& samples, std::uint32_t replicas,
   while (packing.position().epoch == 0) {
     auto& step = all.emplace_back();
     for (const auto& parts : packing.next().replicas) {
-      auto& replica = step.emplace_back();
-      for (const auto& part : parts) replica.push_back(sum_of(samples, part));
+      auto& replica = step.replicas.emplace_back();
+      for (const auto& part : parts) {
+        replica.emplace_back();
+        for (const auto i : part) {
+          replica.back().tokens += samples[i].tokens;
+          replica.back().work += samples[i].work;
+          step.largest_sample = std::max(step.largest_sample, samples[i].work);
+        }
+      }
     }
-    step.resize(replicas);
+    step.replicas.resize(replicas);
   }
   return all;
 }
@@ -204,7 +234,7 @@ class work_costs final : public simulate::microbatch_costs {
  private:
   /// Nothing beyond those of the step.
   sample_work at(step_id step, microbatch_id mb) const {
-    const auto& of_step = all_[step.value()][replica_];
+    const auto& of_step = all_[step.value()].replicas[replica_];
     return mb.value() < of_step.size() ? of_step[mb.value()] : sample_work{};
   }
 
@@ -215,18 +245,24 @@ class work_costs final : public simulate::microbatch_costs {
 struct way {
   std::string_view name;
   std::string_view policy;
-  dispatch_mode mode;
+  dispatch_mode mode = dispatch_mode::in_order;
+  simulate::transport messages = simulate::transport::asynchronous;
+  bool is_sorted = false;
 };
-constexpr way in_order{"1F1B in order", "one_f_one_b", dispatch_mode::in_order};
-constexpr way ready{"BFW+ ready", "bfw_plus", dispatch_mode::ready};
+constexpr way ways[] = {
+    {"1F1B blocking", "one_f_one_b", dispatch_mode::in_order, simulate::transport::blocking},
+    {"1F1B in order", "one_f_one_b"},
+    {"BFW+ ready", "bfw_plus", dispatch_mode::ready},
+    {"BFW+ sorted", "bfw_plus", dispatch_mode::ready, simulate::transport::asynchronous, true}};
 
 /// Seconds of all steps.
 double simulated(const packed& all, std::uint32_t stages, const way& how, std::uint64_t seed) {
   std::vector<double> of_step(all.size());
-  const auto replicas = static_cast<std::uint32_t>(all.front().size());
+  const auto replicas = static_cast<std::uint32_t>(all.front().replicas.size());
   for (std::uint32_t d = 0; d < replicas; ++d) {
     std::uint32_t most = 1;
-    for (const auto& step : all) most = std::max(most, static_cast<std::uint32_t>(step[d].size()));
+    for (const auto& step : all)
+      most = std::max(most, static_cast<std::uint32_t>(step.replicas[d].size()));
     const pipeline_shape shape{stages, 1, most, placement::linear};
     simulate::stage_costs_options options;
     options.by_microbatch = std::make_shared<work_costs>(all, d, stages, 4096);
@@ -238,13 +274,14 @@ double simulated(const packed& all, std::uint32_t stages, const way& how, std::u
     plan.shape = shape;
     plan.steps = all.size();
     plan.microbatches = [&](step_id step) {
-      return static_cast<std::uint32_t>(all[step.value()][d].size());
+      return static_cast<std::uint32_t>(all[step.value()].replicas[d].size());
     };
     plan.rule.mode = how.mode;
     plan.rule.make_policy = [&](const pipeline_shape& of, stage_id s) {
       return value_or_exit(policies::registry().make(how.policy, of))->make(s);
     };
     plan.limit.slots = stages;
+    plan.messages = how.messages;
     const auto ran = value_or_exit(simulate::run(plan, costs));
     for (std::size_t i = 0; i < all.size(); ++i)
       of_step[i] = std::max(of_step[i], static_cast<double>(ran.steps[i].makespan) * 1e-9);
@@ -255,7 +292,7 @@ double simulated(const packed& all, std::uint32_t stages, const way& how, std::u
 /// The microbatches of each replica in the order of admission, which readiness may choose.
 packed small_large_small(packed all) {
   for (auto& step : all)
-    for (auto& replica : step) {
+    for (auto& replica : step.replicas) {
       std::vector<double> work;
       for (const auto& mb : replica) work.push_back(mb.work);
       microbatches admitted;
@@ -266,41 +303,50 @@ packed small_large_small(packed all) {
   return all;
 }
 
-/// The work of the largest microbatch over the mean, and that of the largest replica, as means
-/// over the steps; and microbatches a replica. The table shows those of the last seed.
+/// What all microbatches (replicas) would have to do as the largest of their step, over what they
+/// do; the same over the least that is possible, in which the largest microbatch is the mean or the
+/// largest sample; and microbatches a replica. The table shows those of the last seed.
 struct balance {
-  double microbatches = 0, replicas = 0, count = 0;
+  double microbatches = 0, replicas = 0, possible = 0, count = 0;
 };
 
 balance balance_of(const packed& all) {
-  balance b;
+  double work = 0, microbatches = 0, replicas = 0, least = 0, count = 0;
   for (const auto& step : all) {
-    std::vector<double> work, of_replica;
-    for (const auto& replica : step) {
-      of_replica.push_back(0);
+    double of_step = 0, largest_microbatch = 0, largest_replica = 0, n = 0;
+    for (const auto& replica : step.replicas) {
+      double of_replica = 0;
       for (const auto& mb : replica) {
-        work.push_back(mb.work);
-        of_replica.back() += mb.work;
+        of_replica += mb.work;
+        largest_microbatch = std::max(largest_microbatch, mb.work);
       }
+      of_step += of_replica;
+      largest_replica = std::max(largest_replica, of_replica);
+      n += static_cast<double>(replica.size());
     }
-    b.microbatches += imbalance(work);
-    b.replicas += imbalance(of_replica);
-    b.count += static_cast<double>(work.size()) / static_cast<double>(step.size());
+    const auto of_replicas = static_cast<double>(step.replicas.size());
+    work += of_step;
+    microbatches += largest_microbatch * n;
+    replicas += largest_replica * of_replicas;
+    least += std::max(of_step, step.largest_sample * n);
+    count += n / of_replicas;
   }
-  const auto n = static_cast<double>(all.size());
-  return {b.microbatches / n, b.replicas / n, b.count / n};
+  return {microbatches / work, replicas / work, microbatches / least,
+          count / static_cast<double>(all.size())};
 }
 
 void measure(const data_kind& kind, std::uint32_t stages, std::uint32_t replicas, bool csv) {
   const auto model = training_flops(preset("llama3-8b-internvit").value());
-  const auto tokens_of_step = replicas * microbatches_of_replica * tokens_max * 9 / 10;
+  const auto tokens_of_step = replicas * microbatches_of_replica * kind.tokens_max * 9 / 10;
   struct packing {
     std::string_view name;
-    packed (*make)(const std::vector<sample_work>&, std::uint32_t, std::uint64_t);
+    packed (*make)(const std::vector<sample_work>&, std::uint32_t, std::uint64_t, std::uint64_t);
   };
   constexpr packing packings[] = {{"padded", padded}, {"tokens", by_tokens}, {"cost", by_cost}};
-  double seconds[3][3] = {};
+  double seconds[3][4] = {};
   balance balances[3];
+  // Padding takes many times as long, in every way.
+  const auto is_measured = [&](int p, std::size_t w) { return p != 0 || w == 0; };
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     random_source random{seed + 7};
     std::vector<sample_work> samples;
@@ -309,23 +355,22 @@ void measure(const data_kind& kind, std::uint32_t stages, std::uint32_t replicas
       tokens += samples.back().tokens;
     }
     for (int p = 0; p < 3; ++p) {
-      const auto all = packings[p].make(samples, replicas, tokens_of_step);
+      const auto all = packings[p].make(samples, replicas, kind.tokens_max, tokens_of_step);
       balances[p] = balance_of(all);
-      seconds[p][0] += simulated(all, stages, in_order, seed);
-      seconds[p][1] += simulated(all, stages, ready, seed);
-      seconds[p][2] += simulated(small_large_small(all), stages, ready, seed);
+      for (std::size_t w = 0; w < std::size(ways); ++w)
+        if (is_measured(p, w))
+          seconds[p][w] +=
+              simulated(ways[w].is_sorted ? small_large_small(all) : all, stages, ways[w], seed);
     }
   }
-  constexpr std::string_view names[] = {in_order.name, ready.name, "BFW+ sorted"};
-  const auto base = seconds[1][0];
   for (int p = 0; p < 3; ++p)
-    for (int r = 0; r < 3; ++r)
-      std::printf(csv ? "%s,%u,%u,%s,%s,%.1f,%.3f,%.3f,%.4f\n"
-                      : "%-10s %6u %8u  %-7s %-14s %6.1f %8.3f %8.3f %8.3f\n",
-                  std::string{kind.name}.c_str(), stages, replicas,
-                  std::string{packings[p].name}.c_str(), std::string{names[r]}.c_str(),
-                  balances[p].count, balances[p].microbatches, balances[p].replicas,
-                  base / seconds[p][r]);
+    for (std::size_t w = 0; w < std::size(ways); ++w)
+      if (is_measured(p, w))
+        std::printf(csv ? "%s,%u,%u,%s,%s,%.1f,%.3f,%.3f,%.3f,%.4f\n"
+                        : "%-10s %6u %8u  %-7s %-14s %6.1f %8.3f %8.3f %8.3f %8.3f\n",
+                    kind.name.c_str(), stages, replicas, std::string{packings[p].name}.c_str(),
+                    std::string{ways[w].name}.c_str(), balances[p].count, balances[p].microbatches,
+                    balances[p].possible, balances[p].replicas, seconds[1][0] / seconds[p][w]);
   std::fflush(stdout);
 }
 
@@ -333,11 +378,11 @@ void measure(const data_kind& kind, std::uint32_t stages, std::uint32_t replicas
 
 int main(int argc, char** argv) {
   const bool csv = argc > 1 && std::string_view{argv[1]} == "--csv";
-  std::printf(
-      csv ? "data,stages,replicas,packing,dispatch,microbatches,mb/mean,replica/mean,speedup\n"
-          : "data       stages replicas  packing dispatch           mb  mb/mean repl/mean  "
-            "speedup\n");
-  for (const auto& kind : kinds())
+  std::printf(csv ? "data,stages,replicas,packing,dispatch,microbatches,mb/mean,mb/possible,"
+                    "replica/mean,speedup\n"
+                  : "data       stages replicas  packing dispatch           mb  mb/mean  mb/poss "
+                    "repl/mean  speedup\n");
+  for (const auto& kind : kinds_in("bench/lengths.csv"))
     for (const auto& [stages, replicas] :
          {std::pair{4U, 1U}, {8U, 1U}, {8U, 4U}, {16U, 4U}, {32U, 8U}})
       measure(kind, stages, replicas, csv);

@@ -19,7 +19,6 @@ Under torchrun each process is a stage and loads the weights of its own part alo
 """
 
 import argparse
-import bisect
 import contextlib
 import copy
 import functools
@@ -121,16 +120,9 @@ def read_chats(source, tokenizer, length):
 
 
 def packed(chats, length):
-    """Rows of chats that fit into `length` tokens, each chat where it leaves the least."""
-    rows, left = [], []  # left: (tokens, row), sorted
-    for chat in sorted(chats, key=lambda chat: -len(chat[0])):
-        at = bisect.bisect_left(left, (len(chat[0]), 0))
-        if at == len(left):
-            rows.append([])
-        tokens, row = left.pop(at) if at < len(left) else (length, len(rows) - 1)
-        rows[row].append(chat)
-        bisect.insort(left, (tokens - len(chat[0]), row))
-    return rows
+    """As few rows of at most `length` tokens as hold the chats, about equally full."""
+    (step,) = rrfp.pack([len(ids) for ids, _ in chats], max_tokens=length, shuffle=False)
+    return [[chats[i] for i in row] for row in step[0]]
 
 
 def tensors_of(rows):

@@ -239,6 +239,8 @@ def pack(
     """
     if getattr(samples, "ndim", 0) == 1:  # of torch or numpy
         samples = samples.tolist()
+    if not hasattr(samples, "__iter__"):
+        raise ValueError(f"samples: expected a list of samples, got {samples!r}")
     tokens = [_tokens_of(sample, i, key) for i, sample in enumerate(samples)]
     packer = _runtime.Packer(
         tokens,

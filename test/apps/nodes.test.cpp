@@ -273,8 +273,9 @@ TEST_CASE("a step has as many microbatches as its samples need, with the same bi
     if (line.at("event") == "step") counts.insert(line.at("microbatches").get<std::uint32_t>());
   CHECK(counts.size() > 1);
   CHECK(bits_of(job, 3, {limited, jitter}) == alone);
-  CHECK(bits_of(job, 2, {limited, {"dispatch.mode=in-order", "dispatch.policy=one_f_one_b"}}) ==
-        alone);
+  const settings blocking{"dispatch.mode=in-order", "dispatch.policy=one_f_one_b",
+                          "dispatch.messages=blocking"};
+  CHECK(bits_of(job, 2, {limited, blocking}) == alone);
   // The samples of a step are those of as many microbatches as the job says.
   const settings in_order{"data.max_tokens=0", "data.pack=order"};
   CHECK(alone.loss == Approx(bits_of(job, 1, {limited, in_order}).loss).epsilon(1e-4));

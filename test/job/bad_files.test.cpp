@@ -291,8 +291,6 @@ TEST_CASE("A limit of tokens that no number of microbatches keeps is refused") {
   CHECK(train("sequence_length = 100\nmicrobatch_size = 9000") ==
         "x.toml:8: data.microbatch_size: expected pipeline.microbatches * data.microbatch_size <= "
         "65536 with data.max_tokens, got 72000");
-  CHECK(train("[dispatch]\nmode = \"in-order\"\npolicy = \"one_f_one_b\"\nmessages = "
-              "\"blocking\"") == key + "0 with dispatch.messages = \"blocking\", got 256");
   CHECK(train("[device]\nkind = \"emulated\"") ==
         key + "0 with device.kind = \"emulated\", which reads no data, got 256");
   CHECK(train("[transport]\ninflight_bytes = 131071") ==

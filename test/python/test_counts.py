@@ -189,8 +189,9 @@ def test_a_policy_of_the_program_gets_the_number_of_each_step():
 def test_a_schedule_without_an_order_for_the_number_ends_the_training_in_words():
     x, y = rows(0)
     with rrfp.Pipeline(mlp(2), mse, 4, policy="zb_h2", optimizer=adam) as pipe:
-        with pytest.raises(rrfp.Error, match="a step of 2 microbatches: .*zb_h2"):
+        with pytest.raises(rrfp.Error, match="a step of 2 microbatches: .*zb_h2") as e:
             pipe.step(x, target=y, n_microbatches=2)
+    assert e.value.exit_code == 2
 
 
 def test_emulated_devices_take_any_number():

@@ -201,6 +201,7 @@ NAN = float("nan")
     "arguments, message",
     [
         (dict(samples=[]), "samples: expected at least one, got none"),
+        (dict(samples=None), "samples: expected a list of samples, got None"),
         (dict(samples=[4, -2]), "samples[1]: expected at least 1 token, got -2"),
         (dict(samples=[4, 0]), "samples[1]: expected at least 1 token, got 0"),
         (dict(samples=[2.5]), 'samples[0]: expected a number of tokens, or what has a length or "input_ids", got float'),

@@ -61,6 +61,8 @@ configuration random_configuration(std::uint64_t seed) {
             "\"\ndispatch.slots = " + slots +
             "\njitter.compute = \"lognormal\"\njitter.compute_sigma = 0.8\n" +
             "cost.forward_ms = 0.05\ncost.backward_ms = 0.05\ncost.weight_ms = 0.05\n";
+  if (in_order && (policy == "one_f_one_b" || policy == "gpipe") && below(2) == 0)
+    c.keys += "dispatch.messages = \"blocking\"\n";
   for (int step = 0; step < 3; ++step) {
     counts_of_step counts(c.replicas);
     // The fixed schedules with chunks want multiples of the stages.
@@ -205,7 +207,12 @@ TEST_CASE("steps of any number of microbatches on each replica have the bits of 
 }
 
 TEST_CASE("evaluations may have another number of microbatches than steps") {
-  auto p = pipeline::open(job_of(), small_options()).value();
+  const auto blocking = GENERATE(false, true);
+  const auto j = blocking ? job_of(
+                                "[dispatch]\npolicy = \"one_f_one_b\"\nmode = \"in-order\"\n"
+                                "messages = \"blocking\"\n")
+                          : job_of();
+  auto p = pipeline::open(j, small_options()).value();
   const auto whole = p->eval(batch_of(3), {.microbatches = {1}}).value();
   const auto cut = p->eval(batch_of(3), {.microbatches = {30}}).value();
   CHECK(whole.losses.size() == 1);
@@ -232,8 +239,9 @@ TEST_CASE(
   auto j = job_of("[dispatch]\npolicy = \"zb_h2\"\n");
   auto p = pipeline::open(j, small_options()).value();
   CHECK(p->step(batch_of(0), {.microbatches = {9}}).ok());
-  CHECK_THAT(p->step(batch_of(1), {.microbatches = {2}}).message(),
-             Contains("a step of 2 microbatches: ") && Contains("zb_h2"));
+  const auto refused = p->step(batch_of(1), {.microbatches = {2}}).failure();
+  CHECK_THAT(refused.message, Contains("a step of 2 microbatches: ") && Contains("zb_h2"));
+  CHECK(refused.kind == error_kind::bad_input);
 }
 
 }  // namespace rrfp::testing

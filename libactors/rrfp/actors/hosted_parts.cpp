@@ -177,12 +177,15 @@ status hosted_parts::make_rank(rank_address address, rank_collectives groups) {
   devices_.push_back(
       make_device(fmt::format("compute {}.{}", stage.value(), address.rank.value()), address));
   computes_.emplace_back(address, *compute);
-  // The sequence that the stage follows, if its ranks need it.
-  auto order = setup_.blocking_messages
-                   ? obeyed_order(*setup_.rule.make_policy(setup_.shape, stage), setup_.shape)
-                   : sequence{};
+  std::function<sequence(std::uint32_t)> followed;
+  if (setup_.blocking_messages)
+    followed = [make = setup_.rule.make_policy, shape = setup_.shape,
+                stage](std::uint32_t microbatches) mutable {
+      shape.microbatches = microbatches;
+      return obeyed_order(*make(shape, stage), shape);
+    };
   parts_.ranks.push_back({address, stage, std::move(*compute), std::move(groups),
-                          devices_.back().get(), std::move(order), &counters, watch.replicas});
+                          devices_.back().get(), std::move(followed), &counters, watch.replicas});
   return success();
 }
 

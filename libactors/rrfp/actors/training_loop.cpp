@@ -268,10 +268,6 @@ status training_loop::check(const microbatch_counts& microbatches) const {
   if (most > microbatches_max)
     return error{fmt::format("expected at most {} microbatches, got {}", microbatches_max, most)};
   if (most == 0) return error{"expected at least 1 microbatch, got 0"};
-  if (job_.dispatch.messages == job::messages_kind::blocking)
-    return job::blame(job_, "dispatch.messages",
-                      fmt::format("expected {} microbatches in each step with \"blocking\", got {}",
-                                  p.microbatches, fmt::join(microbatches.by_replica, ", ")));
   return success();
 }
 

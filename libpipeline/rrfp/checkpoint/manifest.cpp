@@ -97,7 +97,6 @@ result<manifest> read(const ordered_json& from) {
   pipeline.at("microbatches").get_to(m.shape.microbatches);
   pipeline.at("tp").get_to(m.tp);
   pipeline.at("replicas").get_to(m.replicas);
-  from.at("data").at("microbatches_read").get_to(m.microbatches_read);
   if (from.contains("history")) {
     auto history = bytes_of_hex(from.at("history").get<std::string>());
     if (!history) return error{"history: " + history.message()};
@@ -121,7 +120,6 @@ std::string to_json(const manifest& m) {
                       {"microbatches", m.shape.microbatches},
                       {"tp", m.tp},
                       {"replicas", m.replicas}};
-  made["data"] = {{"next_step", m.step}, {"microbatches_read", m.microbatches_read}};
   if (!m.history.empty()) made["history"] = hex_of_bytes(m.history);
   made["files"] = ordered_json::array();
   for (const auto& f : m.files)

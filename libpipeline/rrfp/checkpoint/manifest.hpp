@@ -5,7 +5,6 @@
 ///    "identity": {"model.hidden": "128", ...}, "course": {"train.lr": "0.001", ...},
 ///    "pipeline": {"stages": 4, "chunks": 1, "placement": "linear", "microbatches": 16, "tp": 1,
 ///                 "replicas": 1},
-///    "data": {"next_step": 42, "microbatches_read": 672},
 ///    "files": [{"name": "stage-000-rank-00.safetensors", "bytes": 123, "xxh64": "..."}, ...],
 ///    "xxh64": "..."}                                  of everything before it
 #pragma once
@@ -46,8 +45,6 @@ struct manifest {
   pipeline_shape shape;
   std::uint32_t tp = 1;
   std::uint32_t replicas = 1;
-  /// By all replicas, since step 1. The data of a step is a function of the step number.
-  std::uint64_t microbatches_read = 0;
   /// What the job had added up, as bytes that only the job of this version reads; empty: nothing.
   std::string history;
   std::vector<file_entry> files;

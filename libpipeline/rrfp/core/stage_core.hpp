@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 
 #include <rrfp/core/event.hpp>
 #include <rrfp/core/memory.hpp>
@@ -63,7 +64,13 @@ struct stage_config {
   bool renews_policy = false;
 };
 
-/// Makes the policy of a stage for a shape. Throws if the policy is not defined for it.
+/// A policy that a job names is not defined for the number of microbatches of a step.
+class undefined_policy : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Makes the policy of a stage for a shape. Throws undefined_policy.
 using policy_factory = std::function<std::unique_ptr<policy>(const pipeline_shape&, stage_id)>;
 
 class stage_core {

@@ -1,6 +1,5 @@
 #include <rrfp/job/plan.hpp>
 
-#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -165,8 +164,8 @@ policy_factory factory_of(const job::job& j, const policy_registry& registry,
       auto made = policies_of(with_others, registry);
       const auto fits = made ? check_memory(with_others, **made) : made.failure();
       if (!fits)
-        throw std::runtime_error("a step of " + std::to_string(shape.microbatches) +
-                                 " microbatches: " + fits.message());
+        throw undefined_policy("a step of " + std::to_string(shape.microbatches) +
+                               " microbatches: " + fits.message());
       return *made;
     });
     return (*set)->make(stage);

@@ -226,8 +226,6 @@ status check_max_tokens(const job& j, const provenance& from) {
                    "data.sequence_length");
   if (j.device.kind == device_kind::emulated)
     return refused("0 with device.kind = \"emulated\", which reads no data", "device.kind");
-  if (j.dispatch.messages == messages_kind::blocking)
-    return refused("0 with dispatch.messages = \"blocking\"", "dispatch.messages");
   // A step may have as many microbatches as sequences.
   const auto sequences = std::uint64_t{j.pipeline.microbatches} * j.data.microbatch_size;
   if (sequences <= microbatches_max) return success();

@@ -280,16 +280,19 @@ void exchange(std::span<const sample_work> samples, sample_parts& parts,
 
 std::optional<sample_parts> divide(std::span<const sample_work> samples, std::uint32_t parts,
                                    const part_limits& limits) {
-  auto best = longest_first(samples, parts, limits);
-  if (best && imbalance(work_of(samples, *best)) <= close_enough) return best;
-  if (samples.size() * std::uint64_t{parts} <= differencing_max) {
-    auto other = largest_differencing(samples, parts);
-    if (keeps(other, samples, limits) &&
-        (!best || largest(samples, other) < largest(samples, *best)))
-      best = std::move(other);
-  }
-  if (!best && limits.samples_min <= 1) best = best_fit(samples, parts, limits.tokens_max);
-  if (best) exchange(samples, *best, limits);
+  std::optional<sample_parts> best;
+  const auto is_close = [&](std::optional<sample_parts> made) {
+    if (!made || !keeps(*made, samples, limits)) return false;
+    const auto even = [&] { return imbalance(work_of(samples, *made)) <= close_enough; };
+    if (!even()) exchange(samples, *made, limits);
+    if (!best || largest(samples, *made) < largest(samples, *best)) best = std::move(made);
+    return imbalance(work_of(samples, *best)) <= close_enough;
+  };
+  if (is_close(longest_first(samples, parts, limits))) return best;
+  if (samples.size() * std::uint64_t{parts} <= differencing_max &&
+      is_close(largest_differencing(samples, parts)))
+    return best;
+  if (limits.samples_min <= 1) is_close(best_fit(samples, parts, limits.tokens_max));
   return best;
 }
 

@@ -52,11 +52,11 @@ std::uint32_t parts_needed(std::span<const sample_work> samples, std::uint64_t t
 
 /// Exchanges samples of the part with the most work for others, or moves them, as long as that
 /// lowers the most work of the two parts and keeps the limits: a local search, which ends after
-/// `parts` * 8 exchanges. For parts that were made for their tokens.
+/// `parts` * 8 exchanges.
 void exchange(std::span<const sample_work> samples, sample_parts& parts, const part_limits& limits);
 
-/// longest_first(); if its largest part is more than 0.2 % above the mean, the best of the other
-/// methods, after exchanges. Nothing if none keeps the limits.
+/// longest_first(); if its largest part is more than 0.2 % above the mean, the best of all methods,
+/// each after exchanges. Nothing if none keeps the limits.
 std::optional<sample_parts> divide(std::span<const sample_work> samples, std::uint32_t parts,
                                    const part_limits& limits);
 

@@ -38,7 +38,6 @@ checkpoint::manifest job_saves::manifest() const {
   auto m = setup_.head;
   m.step = current_->step;
   m.written_at = checkpoint::utc_now();
-  m.microbatches_read = m.step * m.shape.microbatches * m.replicas;
   m.history = current_->history;
   m.files = current_->files;
   std::sort(m.files.begin(), m.files.end(),

@@ -69,15 +69,17 @@ caf::behavior stage_supervisor::make_behavior() {
   };
 }
 
-void stage_supervisor::fail(const std::string& why) {
+void stage_supervisor::fail(const std::string& why, error_kind kind) {
   is_broken_ = true;
-  post(job_, failed{{fmt::format("stage {}: {}", stage_.value(), why), error_kind::failed}});
+  post(job_, failed{{fmt::format("stage {}: {}", stage_.value(), why), kind}});
 }
 
 template <class Work>
 void stage_supervisor::guarded(Work work) {
   try {
     work();
+  } catch (const undefined_policy& e) {
+    fail(e.what(), error_kind::bad_input);
   } catch (const std::exception& e) {
     fail(e.what());
   } catch (...) {

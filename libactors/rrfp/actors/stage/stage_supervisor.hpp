@@ -54,7 +54,7 @@ class stage_supervisor : public actor_base, public runs_anywhere {
   void count_behind();
   void on_rank_step_ended(rank_step_ended& m);
   void choose();
-  void fail(const std::string& why);
+  void fail(const std::string& why, error_kind kind = error_kind::failed);
   /// Runs work that calls user functions; an exception ends the job.
   template <class Work>
   void guarded(Work work);

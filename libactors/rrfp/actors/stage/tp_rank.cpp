@@ -273,12 +273,13 @@ void tp_rank::begin(const begin_step& m) {
   launched_ = 0;
   collective_ns_before_ = setup_->counters->collective_ns.value();
   named_input_.reset();
+  const auto microbatches = m.microbatches.of(setup_->address.replica);
+  if (setup_->followed) followed_ = microbatches > 0 ? setup_->followed(microbatches) : sequence{};
   if (const auto input = next_input(step)) setup_->context->synchronous->post_receive(*input);
   const auto& shape = setup_->context->shape;
   const auto first = shape.at(virtual_stage_id{0});
   if (first.stage != setup_->address.stage) return;
   // F loads its own data, so the first stage's inputs count as arrived.
-  const auto microbatches = m.microbatches.of(setup_->address.replica);
   for (std::uint32_t mb = 0; mb < microbatches; ++mb)
     post(setup_->supervisor,
          arrived{step, task_kind::forward, microbatch_id{mb}, first.chunk, setup_->address.rank});
@@ -319,12 +320,11 @@ void tp_rank::start(const run_launch& l) {
 }
 
 std::optional<message_header> tp_rank::next_input(step_id step) {
-  const auto& followed = setup_->followed;
-  if (launched_ >= followed.size()) return std::nullopt;
+  if (launched_ >= followed_.size()) return std::nullopt;
   const auto next =
-      std::find_if(followed.begin() + static_cast<std::ptrdiff_t>(launched_), followed.end(),
+      std::find_if(followed_.begin() + static_cast<std::ptrdiff_t>(launched_), followed_.end(),
                    [](const task& t) { return t.kind != task_kind::weight; });
-  if (next == followed.end()) return std::nullopt;
+  if (next == followed_.end()) return std::nullopt;
   const auto& own = setup_->address;
   const auto from = setup_->context->shape.producer_of(own.stage, *next);
   if (!from || from->stage == own.stage) return std::nullopt;

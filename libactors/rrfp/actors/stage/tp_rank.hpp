@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -29,8 +30,9 @@ struct rank_parts {
   rank_collectives groups;
   /// Not shared. Outlives the rank, so that no actor waits for running work.
   actors::device* device = nullptr;
-  /// The sequence that its stage follows, if sends block; else empty.
-  sequence followed;
+  /// The sequence that its stage follows in a step of so many microbatches, if sends block; else
+  /// null.
+  std::function<sequence(std::uint32_t)> followed;
   /// This rank's entry in the run's counters.
   metrics::rank_counters* counters = nullptr;
   std::shared_ptr<collective_watch> replicas_watch;  ///< null if there are no replicas
@@ -89,6 +91,7 @@ class tp_rank : public actor_base, public runs_anywhere {
   std::uint32_t inputs_waiting_ = 0;
   tp_coord::launch_order order_;
   step_id step_;
+  sequence followed_;  ///< in this step, if sends block
   /// The purpose of this step.
   compute::step_purpose purpose_ = compute::step_purpose::training;
   std::size_t launched_ = 0;
