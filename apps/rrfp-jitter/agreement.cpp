@@ -8,6 +8,8 @@
 #include <rrfp/base/check.hpp>
 #include <rrfp/base/statistics.hpp>
 
+#include "../common/table_text.hpp"
+
 namespace rrfp::experiment {
 
 std::vector<difference> differences_of(const experiment& e, const std::vector<outcome>& simulated,
@@ -50,19 +52,14 @@ agreement agreement_of(const std::vector<difference>& differences) {
 std::string agreement_table(const experiment& e, const std::vector<outcome>& simulated,
                             const std::vector<outcome>& measured) {
   const auto all = differences_of(e, simulated, measured);
-  std::size_t width = 9;
-  for (const auto& r : e.runs) width = std::max(width, r.name.size());
-  auto text = fmt::format(
-      "\nwall clock minus simulator, as a share of the simulator's step, time scale {}\n"
-      "(explained: cells beyond 3 % whose launch gaps and late tasks explain the difference)\n"
-      "{:<{}}  {:>8}  {:>10}  {:>7}  {:>10}  {:>10}  {:>10}  {:>9}\n",
-      e.time_scale, "run", width, "median", "median |d|", "p95 |d|", "launch gap", "late tasks",
-      "beyond 3 %", "explained");
-  const auto line = [&](std::string_view name, const agreement& a) {
-    text += fmt::format(
-        "{:<{}}  {:>+6.2f} %  {:>8.2f} %  {:>5.2f} %  {:>8.2f} %  {:>+8.2f} %  {:>10}  {:>9}\n",
-        name, width, 100 * a.median, 100 * a.median_size, 100 * a.p95_size, 100 * a.launch_gap,
-        100 * a.late_tasks, fmt::format("{} of {}", a.disagreeing, a.cells), a.explained);
+  apps::table_rows rows{{"run", "median", "median |d|", "p95 |d|", "launch gap", "late tasks",
+                         "beyond 3 %", "explained"}};
+  const auto line = [&](const std::string& name, const agreement& a) {
+    const auto percent = [](double share) { return fmt::format("{:.2f} %", 100 * share); };
+    const auto difference = [](double share) { return fmt::format("{:+.2f} %", 100 * share); };
+    rows.push_back({name, difference(a.median), percent(a.median_size), percent(a.p95_size),
+                    percent(a.launch_gap), difference(a.late_tasks),
+                    fmt::format("{} of {}", a.disagreeing, a.cells), std::to_string(a.explained)});
   };
   for (std::size_t r = 0; r < e.runs.size(); ++r) {
     std::vector<difference> of_run;
@@ -71,7 +68,10 @@ std::string agreement_table(const experiment& e, const std::vector<outcome>& sim
     line(e.runs[r].name, agreement_of(of_run));
   }
   line("all cells", agreement_of(all));
-  return text;
+  return fmt::format(
+      "\nwall clock minus simulator, as a share of the simulator's step, time scale {}\n"
+      "(explained: cells beyond 3 % whose launch gaps and late tasks explain it)\n{}",
+      e.time_scale, apps::table_text(rows));
 }
 
 }  // namespace rrfp::experiment

@@ -12,6 +12,7 @@
 
 #include <rrfp/base/units.hpp>
 
+#include "../common/table_text.hpp"
 #include "endings.hpp"
 
 namespace rrfp::apps {
@@ -237,47 +238,11 @@ bool must_agree(const job::job& a, const job::job& b) {
   return same == a && a.device.kind != job::device_kind::emulated;
 }
 
-namespace {
-
-/// The width of a terminal. If the table is wider, the name of each run has a line of its own.
-constexpr std::size_t table_columns_max = 80;
-
-struct table_row {
-  std::string run;
-  std::vector<std::string> cells;
-};
-
-std::string text_of(const std::vector<table_row>& rows) {
-  std::vector<std::size_t> widths(rows[0].cells.size());
-  std::size_t name_width = 0;
-  for (const auto& r : rows) {
-    name_width = std::max(name_width, r.run.size());
-    for (std::size_t c = 0; c < widths.size(); ++c)
-      widths[c] = std::max(widths[c], r.cells[c].size());
-  }
-  const auto cells_width = std::accumulate(widths.begin(), widths.end(), std::size_t{0});
-  const auto is_wide = [&](std::size_t name, std::size_t gap) {
-    return name + cells_width + gap * widths.size() > table_columns_max;
-  };
-  const bool own_line = is_wide(name_width, 1);
-  const std::string gap(is_wide(own_line ? 0 : name_width, 2) ? 1 : 2, ' ');
-  std::string text;
-  for (const auto& r : rows) {
-    text += own_line ? r.run + "\n" : fmt::format("{:<{}}", r.run, name_width);
-    for (std::size_t c = 0; c + 1 < widths.size(); ++c)
-      text += gap + fmt::format("{:>{}}", r.cells[c], widths[c]);
-    text += gap + r.cells.back() + "\n";
-  }
-  return text;
-}
-
-}  // namespace
-
 std::string table_of(const std::vector<finished_run>& runs) {
   const auto any = [&](auto has) { return std::any_of(runs.begin(), runs.end(), has); };
   const bool on_devices = any([](const auto& r) { return r.summary.device_memory().reserved > 0; });
   const bool evaluated = any([](const auto& r) { return r.summary.eval_loss.has_value(); });
-  std::vector<table_row> rows;
+  table_rows rows;
   const auto add = [&](const std::string& run, std::vector<std::string> cells,
                        const std::string& device, const std::string& loss,
                        const std::string& held_out, const std::string& weights) {
@@ -285,7 +250,8 @@ std::string table_of(const std::vector<finished_run>& runs) {
     cells.push_back(loss);
     if (evaluated) cells.push_back(held_out);
     cells.push_back(weights);
-    rows.push_back({run, std::move(cells)});
+    cells.insert(cells.begin(), run);
+    rows.push_back(std::move(cells));
   };
   add("run", {"step ms", "speed-up", "bubble", "slots", "peak MiB"}, "GPU MiB", "loss", "held-out",
       "weights");
@@ -308,7 +274,7 @@ std::string table_of(const std::vector<finished_run>& runs) {
         s.eval_loss ? fmt::format("{:.4f}", *s.eval_loss) : "-",
         computes ? hex(s.weights_xxh64) : "-");
   }
-  return text_of(rows);
+  return table_text(rows, last_column::left);
 }
 
 }  // namespace rrfp::apps

@@ -1,4 +1,4 @@
-"""The buffers of a part: what a checkpoint has of them, and whether forward changes any."""
+"""The buffers of a part: what a checkpoint has of them, and whether forward changes any, or a parameter."""
 
 import torch
 
@@ -10,10 +10,12 @@ class Buffers:
     """Those of one module, and what its forwards change of them.
 
     A buffer that forward assigns, registers or changes in place has another identity, version or address after it.
-    A change through `.data` or numpy shows in the values alone: these are compared over each step.
+    A change through `.data` or numpy shows in the values alone: these are compared over each step. Of parameters, which
+    may be large, a sum is compared over the first step of each kind.
     """
 
     def __init__(self, module):
+        self.module = module
         self.tables = [
             (f"{prefix}." if prefix else "", m._buffers, getattr(m, "_non_persistent_buffers_set", ()))
             for prefix, m in module.named_modules()
@@ -26,6 +28,7 @@ class Buffers:
         self.step = None  # the running one
         self.forwards = 0  # of the running step
         self.values = {}  # before it
+        self.sums = {}  # of parameters, before it
 
     def named(self):
         return {
@@ -51,6 +54,7 @@ class Buffers:
         whole = training not in self.compared
         self.compared.add(training)
         self.values = {name: _bits(value) for name, value in self.named().items() if whole or _is_small(value)}
+        self.sums = self._sums_of_parameters() if whole else {}
 
     def end(self, n):
         """After a forward. Whether it was the last one of n."""
@@ -75,9 +79,20 @@ class Buffers:
                 return name
         return self.added_or_removed()
 
+    def changed_parameter(self):
+        """The name of a parameter whose value changed since the step began. Torch notices changes with a version."""
+        after = self._sums_of_parameters() if self.sums else {}
+        for name, (version, value) in self.sums.items():
+            if name in after and after[name][0] == version and value is not None and value != after[name][1]:
+                return name
+        return None
+
     def added_or_removed(self):
         """The name of a persistent buffer that was registered or removed since the pipeline has the module."""
         return min(self._persistent() ^ self.persistent, default=None)
+
+    def _sums_of_parameters(self):
+        return {name: (p._version, _sum_of_bits(p)) for name, p in self.module.named_parameters()}
 
     def _persistent(self):
         return {
@@ -103,5 +118,15 @@ def _bits(value):
     """A copy of the values; None where they have no bytes."""
     try:
         return value.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
+    except RuntimeError:
+        return None
+
+
+def _sum_of_bits(value):
+    """None where they have no bytes."""
+    try:
+        bits = value.detach().reshape(-1).view(torch.uint8)
+        whole = bits.numel() // 8 * 8
+        return bits[:whole].view(torch.int64).sum().item() + bits[whole:].sum().item()
     except RuntimeError:
         return None

@@ -1,7 +1,12 @@
-"""Pipelines that a program leaves open."""
+"""Pipelines that a program leaves open, and processes that it leaves in them."""
 
 import atexit
+import os
+import sys
+import traceback
 import weakref
+
+from ._errors import Error
 
 _open = weakref.WeakSet()
 
@@ -15,3 +20,23 @@ def close_at_exit(pipeline):
 def _close_all():
     for pipeline in list(_open):
         pipeline.close()
+
+
+def end_child(e):
+    """Ends a child that a function of the program made with os.fork() and that has left this function by `e`, or
+    returned. It has no thread but this one of the pipeline, whose other threads it would wait for.
+    """
+    code = 1
+    if isinstance(e, SystemExit):
+        code = 0 if e.code is None else e.code
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+    else:
+        returned = Error("a child of os.fork() has returned into the pipeline: expected os._exit() or sys.exit()")
+        traceback.print_exception(e or returned)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code & 0xFF)

@@ -379,6 +379,12 @@ class ModelPart(Part):
         """Refuses changes of buffers whose values would be those of another order, or that a checkpoint lacks."""
         buffers = self.buffers
         is_last = buffers.end(self.count)
+        name = buffers.changed_parameter() if is_last and self.count > 1 else None
+        if name is not None:
+            raise RuntimeError(
+                f"forward changes the parameter '{name}' through .data or numpy, while other microbatches use its value: expected "
+                "a change between steps, or one forward before the pipeline opens if only the first one changes it"
+            )
         if before is None:
             name = buffers.added_or_removed() if is_last else None
             if name is not None:

@@ -1,7 +1,10 @@
 """What the runtime calls of a rank, on the thread of step() or on one of its own."""
 
+import os
+
 import torch
 
+from ._closing import end_child
 from ._messages import decode_gradients, encode_gradients
 from ._modules import one_line
 
@@ -15,9 +18,11 @@ class Kept:
         self.failure = None
 
     def __enter__(self):
-        pass
+        self._process = os.getpid()
 
     def __exit__(self, kind, e, traceback):
+        if os.getpid() != self._process:
+            end_child(e)
         if e is None:
             return
         is_input = getattr(e, "kind", None) == "bad_input"

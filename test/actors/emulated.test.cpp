@@ -36,6 +36,32 @@ session_setup emulated_setup(const choice_of_run& c, std::uint64_t steps) {
   return s;
 }
 
+/// Tells a function of each launch.
+class observed_policy final : public policy {
+ public:
+  observed_policy(std::unique_ptr<policy> inner, std::function<void(const task&)> tell)
+      : inner_(std::move(inner)), tell_(std::move(tell)) {}
+
+  std::string_view name() const override { return inner_->name(); }
+  task_kind backward_of(microbatch_id mb, chunk_id chunk) const override {
+    return inner_->backward_of(mb, chunk);
+  }
+  std::uint32_t lanes() const override { return inner_->lanes(); }
+  std::uint32_t lane_of(const task& t) const override { return inner_->lane_of(t); }
+  std::uint64_t rank(const task& t) const override { return inner_->rank(t); }
+  lane_order order(const stage_view& now) const override { return inner_->order(now); }
+  void reset() override { inner_->reset(); }
+  void launched(const task& t) override {
+    tell_(t);
+    inner_->launched(t);
+  }
+  void waited() override { inner_->waited(); }
+
+ private:
+  const std::unique_ptr<policy> inner_;
+  const std::function<void(const task&)> tell_;
+};
+
 run_result run(session_setup setup) {
   auto opened = session::open(std::move(setup));
   REQUIRE(opened.ok());
@@ -130,6 +156,28 @@ TEST_CASE("an emulated run takes the time of its tasks and holds the expected sl
       }
     }
   }
+}
+
+TEST_CASE("the thread on which a task ends decides what runs next, even if slots have sizes") {
+  const pipeline_shape shape{2, 1, 32, placement::linear};
+  auto setup = emulated_setup({shape, dispatch_mode::ready, "bfw"}, 3);
+  REQUIRE(setup.slot_bytes);
+  std::atomic<int> launched = 0, on_timer = 0;
+  setup.rule.make_policy = [&, inner = setup.rule.make_policy](const pipeline_shape& p,
+                                                               stage_id stage) {
+    return std::make_unique<observed_policy>(inner(p, stage), [&](const task&) {
+      char name[16] = {};
+      pthread_getname_np(pthread_self(), name, sizeof name);
+      ++launched;
+      on_timer += name == std::string_view{"virtual devices"};
+    });
+  };
+  const auto r = run(std::move(setup));
+  INFO(r.message);
+  REQUIRE(r.how == ending::done);
+  CHECK(launched == 3 * 2 * 32 * 3);
+  // Only the first task of a step follows from a message of the job.
+  CHECK(on_timer > launched * 3 / 4);
 }
 
 TEST_CASE("128 emulated ranks train in one process") {

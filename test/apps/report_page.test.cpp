@@ -83,6 +83,39 @@ TEST_CASE("the page opens on one step, and all of them are one click away") {
 
 TEST_CASE("the page fits a laptop's window and a phone's") { require_fits_windows(report().page); }
 
+TEST_CASE("the memory of every stage is drawn, whatever the width of the page") {
+  const auto output = probed(gestures + R"js(
+(async () => {
+  const stages = data.runs.reduce((count, run) => count + run.held.length, 0);
+  const step = document.getElementById('step');
+  await until(() => step.value !== '');
+  step.selectedIndex = step.options.length - 1;  // it ends with the last change of the memory
+  step.dispatchEvent(new Event('change'));
+  for (let width = 500; width < 900; width += 10) {
+    document.body.style.maxWidth = width + 'px';
+    dispatchEvent(new Event('resize'));
+    await soon();
+    const drawn = document.querySelectorAll('path.slots').length;
+    if (drawn !== stages) say(`${drawn} of ${stages} at ${width}`);
+  }
+  say('looked');
+})();
+)js");
+  CHECK(output == "looked\n");
+}
+
+TEST_CASE("the timeline is drawn anew for paper, and for the window after that") {
+  const auto output = probed(gestures + R"js(
+const width = () => svg.getAttribute('viewBox').split(' ')[2];
+const before = width();
+dispatchEvent(new Event('beforeprint'));
+say(width());
+dispatchEvent(new Event('afterprint'));
+say(width() === before && width() > 1000);
+)js");
+  CHECK(output == "703\ntrue\n");
+}
+
 TEST_CASE("an error on the console is detected") {
   const scratch_folder folder;
   const auto page = folder / "bad.html";

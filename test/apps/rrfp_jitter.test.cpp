@@ -63,7 +63,7 @@ TEST_CASE("a small experiment prints its tables and writes JSON and CSV") {
   CHECK_THAT(o.out, Contains("small: 12 cells on the simulator, 2 seeds of 2 steps") &&
                         Contains("four stages - weather measured") &&
                         Contains("four stages - weather J2") && Contains("ablation") &&
-                        Contains("at or above the paper in"));
+                        Contains("at or above the paper"));
   const auto results = json::parse(text_of(folder / "out/results.json"));
   CHECK(results.at("experiment") == "small");
   CHECK(results.at("baseline") == "blocking");

@@ -1,7 +1,11 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <sstream>
 
+#include <fmt/format.h>
+
+#include "agreement.hpp"
 #include "page.hpp"
 #include "store.hpp"
 #include "support.hpp"
@@ -68,8 +72,47 @@ TEST_CASE("the tables show gains, the paper's figures, and memory above the devi
   CHECK_THAT(ablation_table(e, outcomes), Contains("2.000x"));
   CHECK_THAT(paper_table(e, outcomes),
              Contains("3.00 /  0.40") && Contains("1.50 / 2.00 (30.0!)") &&
-                 Contains("quick: at or above the paper in 1 of 1 rows; geometric mean 1.50 / "
-                          "2.00"));
+                 Contains("quick            1 of 1 rows      1.50 / 2.00\n"));
+}
+
+TEST_CASE("the tables fit 80 columns, whatever the names, and show no columns without a value") {
+  std::string text;
+  for (const auto* const name :
+       {"slow", "a run whose name is as long as the names of runs can get"}) {
+    INFO(name);
+    const auto run = fmt::format("name = \"{}\"\n", name);
+    std::string weathers = "[[weather]]\njitter.level = \"J0\"\n";
+    for (int i = 0; i < 6; ++i)
+      weathers +=
+          fmt::format("[[weather]]\nname = \"weather number {}\"\njitter.level = \"J1\"\n", i);
+    const auto e = good("seeds = [1]\ntrain.steps = 20\nablation = [\"" + std::string{name} +
+                        "\", \"quick\"]\n[[workload]]\nname = \"w\"\ncost.preset = "
+                        "\"gpt3-large\"\npaper.in_order_s = 3\npaper.bfw = 1.5\npaper.bf = 1.25\n"
+                        "[[run]]\n" +
+                        run +
+                        "dispatch.policy = \"one_f_one_b\"\n"
+                        "[[run]]\nname = \"quick\"\npaper = \"bfw\"\n"
+                        "[[run]]\nname = \"another\"\npaper = \"bf\"\n" +
+                        weathers);
+    auto one = of(123456.7, 100 * gib);
+    one.step_ms.resize(20, 123456.7);
+    one.ranks = 0.1;
+    one.agreement = {400, 1000000};
+    const std::vector<outcome> all(e.cells(), one);
+    for (const auto& table : {results_table(e, all), ablation_table(e, all), weather_table(e, all),
+                              spread_table(e, all), breakdown_table(e, all), ranks_table(e, all),
+                              paper_table(e, all), agreement_table(e, all, all)}) {
+      REQUIRE_FALSE(table.empty());
+      std::istringstream lines{table};
+      for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 80);
+      text += table;
+    }
+    CHECK_THAT(weather_table(e, all),
+               Contains(" weather number 0") && Contains(" weather number 5\n"));
+  }
+  CHECK_THAT(text, Contains("act. GiB") && Contains("paper"));
+  const auto e = good("seeds = [1]\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
+  CHECK_THAT(results_table(e, {of(1, 0)}), !Contains("GiB") && !Contains("paper"));
 }
 
 TEST_CASE("tables that were not requested are not printed") {
@@ -104,7 +147,7 @@ TEST_CASE("a step splits into tasks, waiting and launch gap") {
   o.step_ms = {100};
   o.idle = 0.4;
   o.launch_gap_ms = 1.5;
-  CHECK_THAT(breakdown_table(e, {o}), Contains("100.0        60.0        38.5          1.50"));
+  CHECK_THAT(breakdown_table(e, {o}), Contains("100.0   60.0     38.5        1.50"));
 }
 
 TEST_CASE("what ranks waited for each other is printed if they did") {
@@ -116,7 +159,7 @@ TEST_CASE("what ranks waited for each other is printed if they did") {
   o.deferred = 0.01;
   o.agreement = {400, 10};
   CHECK_THAT(ranks_table(e, {o}),
-             Contains("200.0        20.0       10.00        2.00         10     2.50 %"));
+             Contains("200.0       20.0      10.00      2.00         10  2.50 %"));
 }
 
 TEST_CASE("the CSV has one row per cell") {

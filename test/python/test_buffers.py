@@ -69,6 +69,70 @@ def test_a_change_of_any_kind_is_refused(change):
     pipe.close()
 
 
+def scale(module):
+    module.layer.weight.data.mul_(0.9)
+
+
+def scale_once(module):
+    if not hasattr(module, "is_scaled"):
+        scale(module)
+    module.is_scaled = True
+
+
+def assign_scaled(module):
+    module.layer.bias.data = module.layer.bias.data * 0.9
+
+
+def scale_array(module):
+    module.layer.bias.detach().numpy()[...] *= 0.9
+
+
+class Scaling(torch.nn.Module):
+    """Changes a parameter as `change` does."""
+
+    forwards_in_order = True
+
+    def __init__(self, change):
+        super().__init__()
+        self.layer = torch.nn.Linear(15, 15).to(torch.bfloat16 if change is scale_once else torch.float32)
+        self.change = change
+
+    def forward(self, x):
+        self.change(self)
+        return torch.nn.functional.pad(self.layer(x[:, :15].to(self.layer.weight.dtype)).float(), (0, 1))
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("change", [scale, scale_once, assign_scaled, scale_array])
+def test_a_change_of_a_parameter_without_a_version_is_refused(change, is_training):
+    x, y = rows(1)
+    with rrfp.Pipeline([*mlp(1), Scaling(change)], mse, N, optimizer=adam) as pipe:
+        with pytest.raises(rrfp.Error, match="forward changes the parameter 'layer.(weight|bias)' through .data or numpy.*between"):
+            pipe.step(x, target=y) if is_training else pipe.eval(x, target=y)
+
+
+class Looking(torch.nn.Module):
+    """Torch scales the rows of the embedding that a forward uses, once."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(8, 16, max_norm=0.5)
+
+    def forward(self, x):
+        return x + self.embedding((100 * x[:, 0].abs()).long() % 8)
+
+
+def test_changes_that_no_order_shows_are_not_refused():
+    x, y = rows(1)
+    ready, looking = Scaling(scale_once), Looking()
+    ready(x)
+    before = looking.embedding.weight.detach().clone()
+    with rrfp.Pipeline([ready, looking, *mlp(1)], mse, N, optimizer=lambda ps: torch.optim.SGD(ps, 0)) as pipe:
+        for _ in range(2):
+            pipe.step(x, target=y)
+    assert not torch.equal(looking.embedding.weight, before)
+
+
 def last_first(stage, n_stages, n_microbatches):
     order = range(n_microbatches)[::-1]
     return [f"BW{i}" for i in range(n_microbatches)] + [f"F{i}" for i in order]

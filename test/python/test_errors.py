@@ -3,6 +3,7 @@
 import gc
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -388,6 +389,78 @@ pipe.finish()
         timeout=200, cwd=os.path.dirname(__file__), capture_output=True, text=True
     )
     assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+def test_a_child_made_in_a_function_of_the_pipeline_ends():
+    program = """
+import os, sys, torch, rrfp
+from models import mlp, rows
+loss_fn = torch.nn.functional.mse_loss
+x, y = rows(1)
+
+def exits(value): return lambda pipe: sys.exit(value)
+def fails(pipe): raise LookupError("a child")
+def steps(pipe): pipe.step(x, target=y)
+
+def run(where, child, expected):
+    waiting, ends = [], []
+    def fork(place):
+        if place != where:
+            return
+        try:
+            waiting.pop()
+        except IndexError:
+            return
+        process = os.fork()
+        if process == 0:
+            return child(pipe)
+        ends.append(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+    class Forking(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+        def forward(self, x):
+            fork("forward")
+            out = self.inner(x)
+            if out.requires_grad:
+                out.register_hook(lambda grad: fork("hook"))
+            return out
+    class Adam(torch.optim.Adam):
+        def step(self):
+            fork("optimizer")
+            return super().step()
+    def loss(out, target):
+        fork("loss")
+        return loss_fn(out, target)
+    first, second = mlp(2)
+    adam = lambda parameters: Adam(parameters, 1e-2)
+    with rrfp.Pipeline([Forking(first), second], loss, n_microbatches=1, optimizer=adam) as pipe:
+        pipe.step(x, target=y)  # torch imports modules: a child would wait for the thread that does
+        waiting.append(1)
+        pipe.step(x, target=y)
+    assert ends == [expected], (where, expected, ends)
+
+run("forward", exits(7), 7)
+run("forward", exits(None), 0)
+run("forward", exits("a reason"), 1)
+run("forward", fails, 1)
+run("forward", steps, 1)
+for where in ("forward", "loss", "hook", "optimizer"):
+    run(where, lambda pipe: None, 1)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program],
+        timeout=200, cwd=os.path.dirname(__file__), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    returned = "rrfp.Error: a child of os.fork() has returned into the pipeline: expected os._exit() or sys.exit()"
+    last_lines = [line for line in done.stderr.splitlines() if re.match(r"a reason|[\w.]*Error: ", line)]
+    assert last_lines == [
+        "a reason",
+        "LookupError: a child",
+        "rrfp.Error: the pipeline is in a step or an evaluation: expected a call before or after it",
+        *[returned] * 4,
+    ], done.stderr
 
 
 def test_a_model_of_frozen_parameters_alone_is_not_trained():

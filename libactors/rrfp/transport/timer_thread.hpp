@@ -37,9 +37,15 @@ class timer_thread {
   };
 
   void run(const char* name);
+  /// Until the first call is due.
+  void sleep_until_added(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
   std::condition_variable changed_;
+  /// A timer of the kernel, on which the thread sleeps while there are no calls. at() sets it to
+  /// the time of the first one, so the thread wakes only then, not to learn that it may sleep on.
+  const int descriptor_;
+  bool is_idle_ = false;
   std::priority_queue<entry, std::vector<entry>, later> entries_;
   std::uint64_t count_ = 0;
   bool stopped_ = false;

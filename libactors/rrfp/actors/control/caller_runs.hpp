@@ -16,7 +16,8 @@ namespace rrfp::actors {
 class runs_anywhere {
  public:
   virtual ~runs_anywhere() = default;
-  /// Constant. False: some handlers take more than microseconds, so the scheduler runs the actor.
+  /// Thread-safe. False: the next handler may take more than microseconds, so the scheduler runs
+  /// the actor.
   virtual bool is_quick() const { return true; }
 };
 

@@ -20,6 +20,7 @@ stage_supervisor::stage_supervisor(caf::actor_config& config, stage_parts parts,
       replica_(parts.replica),
       stage_(parts.core.config().stage),
       slot_bytes_(std::move(parts.slot_bytes)),
+      is_quick_(!slot_bytes_),
       job_(std::move(job)),
       context_(std::move(context)),
       core_(std::move(parts.core)),
@@ -110,6 +111,7 @@ void stage_supervisor::begin(const begin_step& m) {
       const auto at = m.microbatches.place_of(replica_, microbatch_id{mb});
       begun.slot_bytes.push_back(slot_bytes_(step, at.sum, at.mb));
     }
+  is_quick_ = true;
   notify_core(begun);
   send_to_ranks(m);
   for (const auto& early : std::exchange(early_, {})) on_arrived(early);
@@ -248,6 +250,7 @@ void stage_supervisor::on_rank_step_ended(rank_step_ended& m) {
   if (!is_evaluation(step_)) counters_.steps.add();
   context_->counters->last_step.set(metrics::steady_now());
   phase_ = stage_phase::idle;
+  is_quick_ = !slot_bytes_;
   outcome_.step = step_;
   outcome_.replica = replica_;
   outcome_.stage = stage_;

@@ -4,6 +4,7 @@
 /// the core sees all messages already in the mailbox before it chooses.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -37,8 +38,8 @@ class stage_supervisor : public actor_base, public runs_anywhere {
                    std::shared_ptr<run_context> context);
 
   caf::behavior make_behavior() override;
-  /// The sizes of a step's microbatches may have to be read from files.
-  bool is_quick() const override { return !slot_bytes_; }
+  /// As a step begins, the sizes of its microbatches may have to be read from files.
+  bool is_quick() const override { return is_quick_; }
   /// Ranks and supervisor refer to each other; this breaks the reference cycle.
   void on_exit() override { ranks_.clear(); }
 
@@ -75,6 +76,7 @@ class stage_supervisor : public actor_base, public runs_anywhere {
   const replica_id replica_;
   const stage_id stage_;
   const std::function<std::uint64_t(step_id, replica_id, microbatch_id)> slot_bytes_;
+  std::atomic<bool> is_quick_;  ///< true during a step
   const actor_ref job_;
   const std::shared_ptr<run_context> context_;
   stage_core core_;

@@ -92,7 +92,7 @@ bool progress_thread::send_now(work& w) {
   // Calls, faults, and memory of devices, whose context only the progress thread has entered.
   const auto* const t = std::get_if<tensor_send>(&w);
   if (std::holds_alternative<call>(w) || (t != nullptr && !t->m.tensor.on_host)) return false;
-  if (node_.options.inject || is_this_thread()) return false;
+  if (node_.options.inject || (is_this_thread() && !is_between_rounds_)) return false;
   std::unique_lock driving{driving_, std::try_to_lock};
   if (!driving || closed_ || has_work_) return false;
   const auto pending = sender_.pending();
@@ -143,7 +143,9 @@ void progress_thread::run() {
 void progress_thread::end_round(std::unique_lock<std::mutex>& driving) {
   if (!node_.options.after_round) return;
   driving.unlock();
+  is_between_rounds_ = true;
   node_.options.after_round();
+  is_between_rounds_ = false;
   driving.lock();
 }
 

@@ -53,7 +53,8 @@ class progress_thread {
   using clock = std::chrono::steady_clock;
 
   void run();
-  /// Sends from the thread of the caller, if the progress thread sleeps and nothing is queued.
+  /// Sends from the thread of the caller, if the progress thread sleeps or is between two rounds,
+  /// and nothing is queued.
   bool send_now(work& w);
   void carry_out(work& w);
   void wake() const;
@@ -83,7 +84,8 @@ class progress_thread {
   std::vector<work> draining_;
   std::atomic<bool> has_work_ = false;
   std::atomic<bool> sleeps_ = false;
-  bool was_refused_ = false;  ///< UCX has refused the last sleep, and nothing was done since
+  bool is_between_rounds_ = false;  ///< used by the progress thread alone
+  bool was_refused_ = false;        ///< UCX has refused the last sleep, and nothing was done since
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
   std::atomic<std::thread::id> id_;  ///< set by the thread; that of thread_ changes in join()

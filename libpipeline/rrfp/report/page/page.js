@@ -71,8 +71,9 @@
   const gapEnd = g => g[1] + g[2];
   const taskName = t => data.kinds[t[KIND]] + t[MB] + (t[CHUNK] ? '.' + t[CHUNK] : '');
 
+  let paper = 0;  // its width while the page is printed, so that the text keeps its size
   function scaleOf(panel) {
-    const width = Math.max(panel.svg.clientWidth, 300);
+    const width = paper || Math.max(panel.svg.clientWidth, 300);
     const from = view.from + origin[panel.number];
     const perMicrosecond = (width - left - right) / (view.to - view.from);
     return {width, from, to: from + view.to - view.from, perMicrosecond,
@@ -203,7 +204,7 @@
         last = slots;
       }
       const end = round(Math.min(edge, s.x(panel.run.shown)));
-      if (area && end >= x) out += `<path class="slots" d="${area}H${end}V${bottom}z"/>` +
+      if (area && end >= round(x)) out += `<path class="slots" d="${area}H${end}V${bottom}z"/>` +
           `<path class="bytes" d="${line}H${end}"/>`;
       out += `<line class="rule" x1="${left}" x2="${edge}" y1="${bottom}" y2="${bottom}"/>` +
           `<text x="0" y="${bottom - 13}">${escaped(stage.name)}</text>` +
@@ -429,6 +430,8 @@
     if (keys[e.key]) actions[keys[e.key]]();
   });
   addEventListener('resize', redraw);
+  for (const [event, width] of [['beforeprint', 703], ['afterprint', 0]])
+    addEventListener(event, () => { paper = width; draw(); });
   addEventListener('pointerdown', e => { if (!e.target.closest('svg.lanes')) hideTip(); });
   showChosen();
   draw();
