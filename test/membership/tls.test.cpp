@@ -142,11 +142,11 @@ TEST_CASE("A claim is judged by all its fields") {
   CHECK(judged([](claim& c) {
           c.job.vector_instructions = "x";
         }).refusal.starts_with("vector instructions: "));
-  CHECK(judged([](claim& c) { c.wire = 8; }).refusal == "wire version: expected 7, got 8");
+  CHECK(judged([](claim& c) { c.wire = 9; }).refusal == "wire version: expected 8, got 9");
   // Fields of another version may have any form.
-  CHECK(judge_claim(a_job, {claim::type, {"\10\0new", 5}}).refusal ==
-        "wire version: expected 7, got 8");
-  CHECK(judge_claim(a_job, {claim::type, {"\7\0new", 5}}).refusal == "expected a claim");
+  CHECK(judge_claim(a_job, {claim::type, {"\11\0new", 5}}).refusal ==
+        "wire version: expected 8, got 9");
+  CHECK(judge_claim(a_job, {claim::type, {"\10\0new", 5}}).refusal == "expected a claim");
   CHECK(judge_claim(a_job, {claim::type, "\3"}).refusal == "expected a claim");
   CHECK(judge_claim(a_job, to_frame(ping{})).refusal == "expected a claim");
 }
