@@ -147,8 +147,8 @@ constexpr std::string_view actors_folder = "libactors/rrfp/actors/";
 const std::map<std::string, names, std::less<>> core_parts{
     {"job", {"job_core", "job_core_saves", "job_events"}},
     {"membership",
-     {"clock_filter", "follower_core", "leader_core", "membership_common", "membership_events",
-      "membership_messages"}},
+     {"clock_filter", "follower_core", "leader_choice", "leader_core", "membership_common",
+      "membership_events", "membership_messages"}},
     {"transport",
      {"connections", "message_header", "ordered_inbox", "sequence_window", "transport_core",
       "transport_frames"}},
@@ -196,12 +196,12 @@ const names pure_layers{"base", "core"};
 
 /// The part of the standard library that a pure core may use.
 const names pure_headers{
-    "algorithm",   "array",   "bit",         "bitset",        "charconv",      "compare",
-    "concepts",    "cstddef", "cstdint",     "deque",         "functional",    "initializer_list",
-    "iterator",    "limits",  "map",         "memory",        "new",           "numeric",
-    "optional",    "queue",   "ranges",      "set",           "span",          "string",
-    "string_view", "tuple",   "type_traits", "unordered_map", "unordered_set", "utility",
-    "variant",     "vector"};
+    "algorithm", "array",       "bit",     "bitset",      "charconv",      "compare",
+    "concepts",  "cstddef",     "cstdint", "deque",       "functional",    "initializer_list",
+    "iterator",  "limits",      "map",     "memory",      "new",           "numeric",
+    "optional",  "queue",       "ranges",  "set",         "span",          "stdexcept",
+    "string",    "string_view", "tuple",   "type_traits", "unordered_map", "unordered_set",
+    "utility",   "variant",     "vector"};
 
 /// Files of another layer that are as pure as the core and include no other file of their layer.
 constexpr std::string_view order_folder = "libtp_coord/rrfp/tp_coord/";
