@@ -292,7 +292,6 @@ void member::carry_out(const action::examine& a) {
   const bool gone = owner_.sim().process_at(at->port - 1u).is_seen_gone(owner_.node(), limit);
   owner_.later(gone ? 1 * ms : limit, [this, lives = lives_, node = a.node, gone] {
     if (!*lives || ended_) return;
-    if (gone) owner_.fence().choice.note_gone(node);
     request(event::examined{node, gone});
   });
 }

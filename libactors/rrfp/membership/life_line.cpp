@@ -17,13 +17,18 @@ void set_port(address& at, std::uint16_t port) {
     reinterpret_cast<sockaddr_in&>(at.storage).sin_port = htons(port);
 }
 
-/// Whether `fd` is ready before `until` and `stop`.
-bool is_ready(int fd, short events, std::chrono::steady_clock::time_point until,
-              const std::stop_token& stop) {
-  constexpr int turn_ms = 20;
+/// Whether `fd` is ready within `limit`.
+bool is_ready(int fd, short events, std::chrono::milliseconds limit) {
   pollfd p{fd, events, 0};
+  return ::poll(&p, 1, static_cast<int>(limit.count())) > 0;
+}
+
+/// The same, unless `stop` comes first.
+bool is_ready(int fd, short events, std::chrono::milliseconds limit, const std::stop_token& stop) {
+  constexpr std::chrono::milliseconds turn{20};
+  const auto until = std::chrono::steady_clock::now() + limit;
   do
-    if (::poll(&p, 1, turn_ms) > 0) return true;
+    if (is_ready(fd, events, turn)) return true;
   while (!stop.stop_requested() && std::chrono::steady_clock::now() < until);
   return false;
 }
@@ -50,20 +55,21 @@ life_line::~life_line() {
 }
 
 void life_line::close_connections() {
+  // So long a connection waits, because this process may be about to lead. This also limits the
+  // attempts to accept one without free descriptors.
+  constexpr std::chrono::milliseconds delay{200};
   for (;;) {
     pollfd both[] = {{wake_.fd(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-    int limit_ms = -1;
     {
       const std::lock_guard lock{mutex_};
       if (ends_) return;
-      errno = 0;
-      while (!is_served_ && accept_from(listener_.get())) continue;
       if (is_served_) both[1].fd = -1;
-      // Without free descriptors poll() would always report "ready".
-      if (errno == EMFILE || errno == ENFILE) both[1].fd = -1, limit_ms = 100;
     }
-    ::poll(both, 2, limit_ms);
+    ::poll(both, 2, -1);
     if (both[0].revents != 0) wake_.clear();
+    if (both[1].revents == 0 || is_ready(wake_.fd(), POLLIN, delay)) continue;
+    const std::lock_guard lock{mutex_};
+    while (!is_served_ && !ends_ && accept_from(listener_.get())) continue;
   }
 }
 
@@ -86,18 +92,17 @@ void life_line::rest() {
 
 bool is_gone(const std::string& host, std::uint16_t port, std::chrono::milliseconds silent_max,
              const std::stop_token& stop) {
-  const auto until = std::chrono::steady_clock::now() + silent_max;
   const name_lookup lookup{host, port};  // a number, so it is done
   if (!lookup.done() || !lookup.answer() || lookup.answer()->empty()) return false;
   const auto to = begin_connect(lookup.answer()->front());
   if (!to) return to.failure().kind == error_kind::node_lost;
-  if (!is_ready(to->get(), POLLOUT, until, stop)) return false;
+  if (!is_ready(to->get(), POLLOUT, silent_max, stop)) return false;
   const int failed = connect_error(to->get());
   if (failed != 0) return failed == ECONNREFUSED;
   // A leader waits for the first bytes, and refuses these.
   constexpr char greeting[] = "rrfp lives";
   (void)::send(to->get(), greeting, sizeof greeting - 1, MSG_NOSIGNAL);
-  return !is_ready(to->get(), POLLIN, until, stop) && !stop.stop_requested();
+  return !is_ready(to->get(), POLLIN, silent_max, stop) && !stop.stop_requested();
 }
 
 }  // namespace rrfp::actors::control

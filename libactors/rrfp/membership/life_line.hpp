@@ -45,8 +45,8 @@ class life_line {
   std::thread thread_;
 };
 
-/// Blocks for `silent_max` at most, or until `stop`. Whether the process with a life line there has
-/// ended, or does not answer for so long though its machine does.
+/// Blocks for twice `silent_max` at most, or until `stop`. Whether the process with a life line
+/// there has ended, or does not answer for so long though its machine does.
 bool is_gone(const std::string& host, std::uint16_t port, std::chrono::milliseconds silent_max,
              const std::stop_token& stop);
 

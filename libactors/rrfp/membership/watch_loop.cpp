@@ -381,9 +381,7 @@ void watcher::carry_out(const action::examine& a) {
   if (!at) return;
   examinations_[a.node] = std::jthread{[this, at = *at](const std::stop_token& stop) {
     const bool gone = is_gone(at.host, at.port, options_.node_timeout, stop);
-    const node_id node{at.node};
-    if (gone) options_.standing->change([&](auto& choice) { choice.note_gone(node); });
-    post_now(event::examined{node, gone});
+    post_now(event::examined{node_id{at.node}, gone});
   }};
 }
 

@@ -5,12 +5,6 @@
 
 namespace rrfp::membership_core {
 
-std::set<node_id> leader_choice::quorum() const {
-  auto all = present_;
-  for (const auto n : gone_) all.erase(n);
-  return all;
-}
-
 std::optional<successor> leader_choice::place_of(node_id node) const {
   const auto found = std::ranges::find(successors_, node.value(), &successor::node);
   return found == successors_.end() ? std::nullopt : std::optional{*found};
@@ -21,7 +15,6 @@ void leader_choice::note_joined(std::set<node_id> present, std::vector<successor
   is_leader_lost_ = false;
   successors_ = std::move(successors);
   expected_ = present_ = std::move(present);
-  gone_.clear();
   choose(!leader_);
 }
 

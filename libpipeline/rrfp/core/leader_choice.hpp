@@ -25,8 +25,8 @@ class leader_choice {
   bool is_first() const { return candidate_ == 0; }
   /// The nodes that were there before a loss, without the lost one, and those that wait.
   const std::set<node_id>& expected() const { return expected_; }
-  /// The nodes that were there before a loss, without those known to have ended.
-  std::set<node_id> quorum() const;
+  /// The nodes that were there before a loss.
+  const std::set<node_id>& quorum() const { return present_; }
   /// Where the process of a node listens, if it is a successor.
   std::optional<successor> place_of(node_id node) const;
 
@@ -34,8 +34,6 @@ class leader_choice {
   /// order in which they lead.
   void note_joined(std::set<node_id> present, std::vector<successor> successors);
   void note_lost(node_id node, bool is_silent);
-  /// The process of this node has ended, or is stopped for longer than the node timeout.
-  void note_gone(node_id node) { gone_.insert(node); }
   void note_waiting(node_id node) { expected_.insert(node); }
   /// Node 0, which was absent, leads again.
   void note_return();
@@ -53,7 +51,6 @@ class leader_choice {
   std::vector<successor> successors_;
   std::set<node_id> present_;  ///< in the last membership
   std::set<node_id> expected_;
-  std::set<node_id> gone_;
   /// One is tried after the other, again and again.
   std::vector<std::optional<successor>> candidates_{std::nullopt};
   std::size_t candidate_ = 0;

@@ -184,15 +184,15 @@ std::vector<std::set<node_id>> leader_core::quorums() const {
 }
 
 bool leader_core::is_quorum(const std::set<node_id>& of) const {
-  std::size_t left = 0, back = 0;
-  std::optional<node_id> first;
-  for (const auto n : of) {
-    if (gone_.contains(n)) continue;
-    ++left;
-    back += is_back(n);
-    if (!first) first = n;
-  }
-  return 2 * back > left || (2 * back == left && (!first || is_back(*first)));
+  std::size_t back = 0, gone = 0;
+  for (const auto n : of)
+    if (is_back(n))
+      ++back;
+    else
+      gone += gone_.contains(n);
+  // Nodes that have ended are not left out of the count: they may have gone on with others before.
+  return back + gone == of.size() || 2 * back > of.size() ||
+         (2 * back == of.size() && is_back(*of.begin()));
 }
 
 void leader_core::examine_missing(bool known) {
@@ -202,7 +202,7 @@ void leader_core::examine_missing(bool known) {
     if (!is_back(n) && !gone_.contains(n) && !(known && common_.options.expected.contains(n)) &&
         examining_.insert(n).second)
       common_.act(action::examine{n});
-  examine_due_ = now_ + examine_after;
+  examine_due_ = now_ + (known ? rejoin_max : examine_after);
 }
 
 void leader_core::after(const event::examined& e) {

@@ -12,8 +12,8 @@
 /// After a loss the job may go on without nodes (core_options::stand_ins): once those that are
 /// expected have joined, or no further one has for rejoin_max. A node that comes later waits;
 /// node_waits says so. So that parts of the nodes that cannot reach each other do not all go on, it
-/// also takes more than half of the nodes that were there before, or half with the first of them.
-/// Nodes do not count if they are known to have ended, which `examine` asks for.
+/// also takes more than half of the nodes that were there before, or half with the first of them,
+/// or all whose processes have not ended, which `examine` asks for.
 ///
 /// Pure: equal events and times give equal actions. An event that the phase does not expect, or of
 /// a connection that is closed, changes nothing.

@@ -34,8 +34,8 @@ struct introduce {
   static constexpr std::uint8_t type = 16;
   std::string description;
   std::uint16_t port = 0;  ///< where it listens, should it lead; else 0
-  /// The nodes that the job had when this process was last a member, without those known to have
-  /// ended. Empty: the process is new, or the job must have all nodes.
+  /// The nodes that the job had when this process was last a member. Empty: the process is new, or
+  /// the job must have all nodes.
   std::vector<std::uint32_t> quorum{};
 
   static void fields(auto& a, auto& m) {
