@@ -356,8 +356,9 @@ void training::take_over(std::size_t number, const actors::run_summary& summary,
 // ---- the outputs
 
 status training::open_log(const actors::job_node& node, bool continues) {
-  if (log_ != nullptr) return success();
-  auto opened = json_log::open(node.leads() ? options_.json : std::string{}, continues);
+  if (log_ != nullptr && logs_ == node.leads()) return success();
+  logs_ = node.leads();
+  auto opened = json_log::open(logs_ ? options_.json : std::string{}, continues);
   if (!opened) return opened.failure();
   log_ = std::move(*opened);
   return success();

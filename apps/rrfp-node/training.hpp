@@ -95,6 +95,7 @@ class training : public actors::job_program {
   waiting_lines waiting_;
   std::vector<std::uint32_t> shares_;  ///< of the replicas in the last step; empty: their own
   std::unique_ptr<json_log> log_;
+  bool logs_ = false;  ///< opened as that of the leader
   std::vector<finished_run> finished_;
   std::vector<std::unique_ptr<actors::trace_recorder>> traces_;
   std::vector<actors::titled_trace> titled_;

@@ -242,7 +242,7 @@ class pipeline {
   /// Completed steps of the training, including those before it resumed: the index of the next
   /// batch, from 0.
   std::uint64_t steps() const;
-  /// Whether this process is node 0, which reports for all.
+  /// Whether this process reports for all: node 0, or after its loss the one that leads.
   bool leads() const;
 
   /// Copies of the parameters, the buffers and the optimizer's state of the parts in this process,

@@ -12,6 +12,9 @@ TEST_CASE("the first node that read different data is named, with both fingerpri
   CHECK(check_same_data(std::vector{a, a, b}).message() ==
         "node 2 read different data than node 0: expected fingerprint " + a + ", got " + b);
   CHECK(check_same_data(std::vector{std::string{}}).ok());
+  CHECK(check_same_data(std::vector{std::string{}, a, std::string{}, a}).ok());
+  CHECK(check_same_data(std::vector{std::string{}, a, b}).message() ==
+        "node 2 read different data than node 1: expected fingerprint " + a + ", got " + b);
 }
 
 }  // namespace

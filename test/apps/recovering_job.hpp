@@ -170,7 +170,7 @@ class joined_nodes {
     for (const auto& s : more_)
       join.insert(join.end(), {"--set", s == "checkpoint.dir" ? s + "=" + at("checkpoints") : s});
     for (const auto& s : others) join.insert(join.end(), {"--set", s});
-    if (node == 0) join.insert(join.end(), {"--json", at("out.jsonl")});
+    join.insert(join.end(), {"--json", at("out.jsonl")});  // the leader writes it
     all_[node] = std::make_unique<program>(join);
   }
   void signal(std::uint32_t node, int number = SIGTERM) { all_[node]->signal(number); }

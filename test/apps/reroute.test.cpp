@@ -10,7 +10,8 @@ using namespace rrfp::test;
 using Catch::Matchers::Contains;
 
 settings rerouting(const std::string& replicas, settings more = {}) {
-  more.insert(more.end(), {"train.steps=150", "pipeline.stages=2", "pipeline.replicas=" + replicas,
+  more.insert(more.begin(), "pipeline.stages=2");
+  more.insert(more.end(), {"train.steps=150", "pipeline.replicas=" + replicas,
                            "recovery.without_replacement=reroute"});
   return more;
 }
@@ -68,4 +69,47 @@ TEST_CASE("a job whose nodes of a stage are all lost waits for one of them") {
   job.wait_for([&] { return job.recoveries() > 0; });
   CHECK(events(job.log(), "recovery").back().at("absent") == json::array({3}));
   job.check_same_bits({3});
+}
+
+TEST_CASE("a job goes on without node 0, and takes in the process that comes for it") {
+  joined_nodes job{4, rerouting("2")};
+  job.wait_for_steps(5);
+  lose(job, 0);
+  auto told = events(job.log(), "recovery").back();
+  CHECK(told.at("absent") == json::array({0}));
+  CHECK(told.at("from_copies") == true);
+  job.wait_for_steps(events(job.log(), "step").size() + 10);
+  CHECK(job.recoveries() == 1);
+
+  job.start(0);
+  job.wait_for([&] { return job.recoveries() == 2; });
+  told = events(job.log(), "recovery").back();
+  CHECK(told.at("lost") == "node 0 joins the job");
+  CHECK(told.at("absent") == json::array());
+  CHECK(told.at("repeated_steps") == 0);
+  job.wait_for_steps(events(job.log(), "step").size() + 5);
+  job.check_same_bits();
+}
+
+TEST_CASE("who leads in the place of node 0 is lost as well") {
+  const auto more = GENERATE(settings{}, settings{"pipeline.tp=2"});
+  joined_nodes job{6, rerouting("3", more)};
+  job.wait_for_steps(5);
+  for (const std::uint32_t node : {0, 1, 4}) {
+    lose(job, node);
+    job.wait_for_steps(events(job.log(), "step").size() + 5);
+  }
+  CHECK(events(job.log(), "recovery").back().at("absent") == json::array({0, 1, 4}));
+  job.check_same_bits({0, 1, 4});
+}
+
+TEST_CASE("of two nodes, the other goes on without a stopped node 0, which ends when it resumes") {
+  joined_nodes job{2, rerouting("2", {"pipeline.stages=1", "transport.node_timeout_ms=1000"})};
+  job.wait_for_steps(5);
+  job.signal(0, SIGSTOP);
+  job.wait_for([&] { return job.recoveries() == 1; });
+  CHECK(events(job.log(), "recovery").back().at("absent") == json::array({0}));
+  job.signal(0, SIGCONT);
+  CHECK(job.end(0).code == 3);
+  job.check_same_bits({0});
 }

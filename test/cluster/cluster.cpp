@@ -26,7 +26,7 @@ simulation::simulation(scenario drawn, std::FILE* trace, traffic* counted)
     : w(std::move(drawn), trace),
       paths(w),
       data(w, paths),
-      meeting(w, paths, w.c.restarts == restart_kind::launcher),
+      meeting(w, paths, 0, w.c.restarts == restart_kind::launcher),
       disk(w),
       checks(*this),
       current_(w.c.nodes, nullptr),
@@ -118,6 +118,19 @@ process& simulation::add_process(process::identity who) {
   const auto id = static_cast<std::uint32_t>(processes_.size());
   processes_.push_back(std::make_unique<process>(*this, id, who));
   return *processes_.back();
+}
+
+bool simulation::has_started_after(const process& p) const {
+  const auto& hosts = w.c.hosts;
+  return std::any_of(current_.begin(), current_.end(), [&](const process* other) {
+    return other != nullptr && other->is_alive() && hosts[other->node()] == hosts[p.node()];
+  });
+}
+
+bool simulation::finds_node_0(std::uint32_t from) const {
+  const auto* const p = current_[0];
+  return p != nullptr && p->is_alive() && p->suspended_until() <= w.now() &&
+         meeting.is_listened_to() && meeting.is_reached(from, 1 * s);
 }
 
 void simulation::on_joined(const process& p, nanoseconds began) const {
@@ -327,7 +340,11 @@ void simulation::interrupt(const fault& f) {
 
 /// Node 0 must notice a member that is silent for twice the timeout.
 void simulation::expect_silence_noticed(const process& silent, nanoseconds until) {
-  const auto* const leader = current_[0];
+  const auto leads = [](const process* p) {
+    return p != nullptr && p->is_member() && p->leads() && p->whole_membership();
+  };
+  const auto found = std::find_if(current_.begin(), current_.end(), leads);
+  const auto* const leader = found == current_.end() ? nullptr : *found;
   const auto time = 2 * w.c.node_timeout;
   if (leader == nullptr || leader == &silent || until - w.now() <= time) return;
   // What is on its way still arrives.

@@ -49,7 +49,11 @@ class simulation {
   /// Of the machine of the node.
   nanoseconds clock_of(std::uint32_t node) const;
   bool is_slow(std::uint32_t node) const { return w.now() < slow_until_[node]; }
-  const process& process_at(std::uint32_t id) const { return *processes_[id]; }
+  process& process_at(std::uint32_t id) const { return *processes_[id]; }
+  /// Another process of its machine runs.
+  bool has_started_after(const process& p) const;
+  /// Whether a connection from this node finds a process of node 0 that listens.
+  bool finds_node_0(std::uint32_t from) const;
 
  private:
   void start(std::uint32_t node);

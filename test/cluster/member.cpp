@@ -9,6 +9,8 @@ using namespace membership_core;
 
 namespace {
 
+nanoseconds patience_of(const scenario& c) { return c.node_timeout + 5 * s; }
+
 std::variant<leader_core, follower_core> core_of(const process& owner) {
   const auto& c = owner.c();
   const auto node = owner.node();
@@ -17,13 +19,20 @@ std::variant<leader_core, follower_core> core_of(const process& owner) {
   o.again = owner.fence().has_joined;
   o.lost = owner.fence().lost;
   o.over = owner.fence().is_over;
-  o.expected = owner.fence().expected;
-  if (c.reroutes) o.stand_ins = stand_ins(c.places({}), c.stage_ranks());
+  const auto& choice = owner.fence().choice;
+  o.expected = choice.expected();
+  o.leader = choice.node();
+  if (choice.has_others()) o.patience = patience_of(c);
+  o.may_be_away = choice.may_be_away();
+  if (c.reroutes) {
+    o.stand_ins = stand_ins(c.places({}), c.stage_ranks());
+    o.quorum = choice.quorum();
+  }
   o.nodes = c.nodes;
   o.node = node_id{node};
   o.heartbeat = c.heartbeat;
   o.node_timeout = c.node_timeout;
-  if (node == 0) return leader_core{std::move(o)};
+  if (o.node == o.leader) return leader_core{std::move(o)};
   return follower_core{std::move(o)};
 }
 
@@ -31,6 +40,7 @@ std::variant<leader_core, follower_core> core_of(const process& owner) {
 
 member::member(process& owner, rendezvous& at, reports to, std::uint32_t version, std::uint64_t key)
     : owner_(owner),
+      choice_(owner.fence().choice),
       rendezvous_(at),
       to_(std::move(to)),
       version_(version),
@@ -39,17 +49,19 @@ member::member(process& owner, rendezvous& at, reports to, std::uint32_t version
 
 member::~member() { *lives_ = false; }
 
-bool member::leads() const { return owner_.node() == 0; }
+bool member::leads() const { return node_id{owner_.node()} == leader(); }
+
+nanoseconds member::patience() const { return patience_of(owner_.c()); }
 
 void member::begin() {
-  if (leads() && rendezvous_.is_listened_to()) {
+  if (leads() && !choice_.next() && rendezvous_.is_listened_to()) {
     // By a stopped process of node 0.
     return to_.join_failed({"the port is in use", owner_.fence().process.value() != 0});
   }
   if (leads()) {
     listens_ = true;
     rendezvous_.listen([this] { wake(); });
-    feed(event::listening{"rendezvous", owner_.c().hosts[0]});
+    feed(event::listening{"rendezvous", owner_.c().hosts[owner_.node()], life_line_port()});
   } else {
     connect_at_ = owner_.local_now();
   }
@@ -95,18 +107,19 @@ void member::one_turn() {
 void member::connect() {
   connect_at_.reset();
   connects_ = true;
-  rendezvous_.connect(owner_.node(), [this, lives = lives_](auto wire) {
+  rendezvous_.connect(owner_.node(), [this, lives = lives_](auto wire, bool is_refused) {
     // Whoever has gone in the meantime leaves a connection that ends.
     if (!*lives || ended_) return wire ? wire->close(0) : void();
-    owner_.later(0, [this, lives, wire] {
+    owner_.later(0, [this, lives, wire, is_refused] {
       if (!*lives || ended_) return wire ? wire->close(0) : void();
       connects_ = false;
       if (wire) {
+        feed(event::listening{"", owner_.c().hosts[owner_.node()], life_line_port()});
         open_link(wire, 0);
         const auto& fence = owner_.fence();
         wire->send(0, claim{version_, key_, owner_.node(), fence.process, fence.has_joined}, true);
       } else {
-        feed(event::unreachable{"cannot connect to the rendezvous"});
+        feed(event::unreachable{"cannot connect to the leader", false, is_refused});
       }
       wake();
     });
@@ -188,7 +201,7 @@ void member::end(std::string reason) {
   for (const auto& e : std::exchange(requests_, {})) feed(e);
   feed(event::closing{std::move(reason)});
   ended_ = true;
-  if (std::exchange(listens_, false)) rendezvous_.stop_listening();
+  stop_listening();
   for (auto& [id, l] : links_) l.wire->close(l.side);
   links_.clear();
 }
@@ -256,31 +269,66 @@ void member::carry_out(const action::close& a) {
   closed_.push_back(a.connection);
 }
 
-void member::carry_out(const action::stop_listening&) {
-  if (std::exchange(listens_, false)) rendezvous_.stop_listening();
+void member::carry_out(const action::stop_listening&) { stop_listening(); }
+
+/// The life line stays open.
+void member::stop_listening() {
+  if (!std::exchange(listens_, false)) return;
+  if (choice_.next())
+    owner_.rest_life_line();
+  else
+    rendezvous_.stop_listening();
 }
+
+std::uint16_t member::life_line_port() const {
+  return owner_.c().reroutes ? static_cast<std::uint16_t>(owner_.id() + 1) : 0;
+}
+
+void member::carry_out(const action::examine& a) {
+  const auto at = choice_.place_of(a.node);
+  if (!at) return;
+  // A process that does not answer takes as long as one that is not reached.
+  const auto limit = owner_.c().node_timeout;
+  const bool gone = owner_.sim().process_at(at->port - 1u).is_seen_gone(owner_.node(), limit);
+  owner_.later(gone ? 1 * ms : limit, [this, lives = lives_, node = a.node, gone] {
+    if (!*lives || ended_) return;
+    request(event::examined{node, gone});
+  });
+}
+
+void member::look_for_node_0() {
+  owner_.later(1 * s, [this, lives = lives_] {
+    if (!*lives || ended_) return;
+    if (owner_.sim().finds_node_0(owner_.node())) request(event::node_0_found{});
+    look_for_node_0();
+  });
+}
+
+void member::carry_out(const action::leader_returns&) { owner_.fence().choice.note_return(); }
 
 void member::carry_out(const action::refused_join& a) { owner_.note(a.line); }
 void member::carry_out(const action::gone_early& a) { owner_.note(a.line); }
 
 void member::carry_out(const action::clock_offset& a) {
   const auto& sim = owner_.sim();
-  sim.checks.on_clock_offset(owner_, a.ns, sim.clock_of(0) - sim.clock_of(owner_.node()));
+  sim.checks.on_clock_offset(owner_, a.ns,
+                             sim.clock_of(leader().value()) - sim.clock_of(owner_.node()));
 }
 
 void member::carry_out(const action::fence& a) { owner_.fence().lost.insert(a.process); }
 
 void member::carry_out(const action::job_over&) {
   owner_.fence().is_over = true;
-  if (leads() && members_.empty()) to_.join_failed({"the job is over", true});
+  if (leads() && members_.empty()) to_.join_failed({"the job is over", true, false});
 }
 
 void member::carry_out(const action::joined& a) {
   auto& fence = owner_.fence();
   fence.has_joined = true;
-  fence.expected.clear();
-  for (const auto& m : a.members)
-    if (!m.is_absent) fence.expected.insert(node_id{m.node});
+  std::set<node_id> present;
+  for (std::uint32_t n = 0; n < owner_.c().nodes; ++n) present.emplace(n);
+  for (const auto n : a.absent) present.erase(n);
+  fence.choice.note_joined(std::move(present), a.successors);
   members_ = a.members;
   to_.joined();
 }
@@ -293,12 +341,12 @@ std::vector<node_id> member::absent() const {
 }
 
 void member::carry_out(const action::node_waits& a) {
-  owner_.fence().expected.insert(a.node);
+  owner_.fence().choice.note_waiting(a.node);
   if (on_waiting_) on_waiting_(a.node);
 }
 
 void member::carry_out(const action::lost& a) {
-  owner_.fence().expected.erase(a.node);
+  owner_.fence().choice.note_lost(a.node, a.is_silent);
   if (!leaving_) lost_ = a;
 }
 

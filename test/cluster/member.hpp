@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <rrfp/core/follower_core.hpp>
+#include <rrfp/core/leader_choice.hpp>
 #include <rrfp/core/leader_core.hpp>
 
 #include "network.hpp"
@@ -27,7 +28,7 @@ class member {
   struct reports {
     std::function<void()> joined;
     std::function<void(const membership_core::action::join_failed&)> join_failed;
-    /// On node 0 the bytes of all nodes, which it must answer; on the others the answer.
+    /// On the leader the bytes of all nodes, which it must answer; on the others the answer.
     std::function<void(result<std::vector<std::string>>)> exchanged;
     std::function<void()> left;
   };
@@ -57,6 +58,11 @@ class member {
   /// As membership::members().
   const std::vector<membership_core::roster_entry>& members() const { return members_; }
   std::vector<node_id> absent() const;
+  node_id leader() const { return choice_.node(); }
+  /// How long it tries to find one leader that others may have found, or to lead.
+  nanoseconds patience() const;
+  /// Whoever connects to the life line of the process finds this membership.
+  bool serves_life_line() const { return leads() && choice_.next() && !ended_; }
   void on_waiting(std::function<void(node_id)> callback) { on_waiting_ = std::move(callback); }
   const std::string& waiting() const { return waiting_; }
 
@@ -71,6 +77,9 @@ class member {
   };
 
   bool leads() const;
+  void look_for_node_0();
+  void stop_listening();
+  std::uint16_t life_line_port() const;
   void wake(nanoseconds after = 0);
   void one_turn();
   void connect();
@@ -88,6 +97,9 @@ class member {
   void carry_out(const membership_core::action::write_notices&) {}
   void carry_out(const membership_core::action::close& a);
   void carry_out(const membership_core::action::stop_listening&);
+  void carry_out(const membership_core::action::examine& a);
+  void carry_out(const membership_core::action::look_for_node_0&) { look_for_node_0(); }
+  void carry_out(const membership_core::action::leader_returns&);
   void carry_out(const membership_core::action::waiting& a) { waiting_ = a.text; }
   void carry_out(const membership_core::action::refused_join& a);
   void carry_out(const membership_core::action::gone_early& a);
@@ -103,6 +115,7 @@ class member {
   void carry_out(const membership_core::action::exchange_failed& a);
 
   process& owner_;
+  const membership_core::leader_choice choice_;  ///< when it begins
   rendezvous& rendezvous_;
   const reports to_;
   const std::uint32_t version_;

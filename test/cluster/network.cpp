@@ -132,21 +132,24 @@ std::shared_ptr<control_connection> rendezvous::accept() {
   return first;
 }
 
-void rendezvous::connect(std::uint32_t from,
-                         std::function<void(std::shared_ptr<control_connection>)> done) {
-  const auto there = ways_.opens(from, 0);
-  const auto back = std::max(there, ways_.opens(0, from));
-  if (back - world_.now() > membership_core::handshake_max) {
-    world_.call(membership_core::handshake_max, [done] { done(nullptr); });
+void rendezvous::connect(std::uint32_t from, connected done) {
+  const auto back = std::max(ways_.opens(from, node_), ways_.opens(node_, from));
+  if (!is_reached(from, membership_core::handshake_max)) {
+    world_.call(membership_core::handshake_max, [done] { done(nullptr, false); });
     return;
   }
-  world_.call(back - world_.now() + ways_.draw_delay(from, 0), [this, from, done] {
-    if (!on_connection_ && !stays_open_) return done(nullptr);
-    auto made = std::make_shared<control_connection>(world_, ways_, from, 0);
+  world_.call(back - world_.now() + ways_.draw_delay(from, node_), [this, from, done] {
+    if (!on_connection_ && !stays_open_) return done(nullptr, !is_dark_);
+    auto made = std::make_shared<control_connection>(world_, ways_, from, node_);
     backlog_.push_back(made);
     if (on_connection_) on_connection_();
-    done(made);
+    done(made, false);
   });
+}
+
+bool rendezvous::is_reached(std::uint32_t from, nanoseconds limit) const {
+  const auto back = std::max(ways_.opens(from, node_), ways_.opens(node_, from));
+  return back - world_.now() <= limit;
 }
 
 }  // namespace rrfp::cluster

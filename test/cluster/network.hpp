@@ -43,7 +43,7 @@ class ways {
 
 // ---- control connections
 
-/// What a node says first; node 0 accepts or refuses it.
+/// What a node says first; the leader accepts or refuses it.
 struct claim {
   std::uint32_t version = 0;
   std::uint64_t key = 0;
@@ -103,27 +103,35 @@ class control_connection : public std::enable_shared_from_this<control_connectio
   bool was_reset_ = false;
 };
 
-/// Where the nodes meet: the listening socket of node 0, and who waits for it to accept.
+/// Where the nodes meet: a listening socket, of node 0 or of its successor, and who waits for it to
+/// accept.
 class rendezvous {
  public:
   /// `stays_open`: the launcher keeps the socket, so it listens whoever runs.
-  rendezvous(world& w, ways& through, bool stays_open)
-      : world_(w), ways_(through), stays_open_(stays_open) {}
+  rendezvous(world& w, ways& through, std::uint32_t node, bool stays_open)
+      : world_(w), ways_(through), node_(node), stays_open_(stays_open) {}
 
-  /// Of node 0's process; replaced by the next one.
+  /// Of the node's process; replaced by the next one.
   void listen(std::function<void()> on_connection);
   void stop_listening();
   bool is_listened_to() const { return on_connection_ != nullptr; }
   /// The next connection that waits, if any.
   std::shared_ptr<control_connection> accept();
 
-  /// `done`: null if nobody listens, or if the way is cut for too long.
-  void connect(std::uint32_t from, std::function<void(std::shared_ptr<control_connection>)> done);
+  /// Null: nobody listens, which the other machine refuses, or the way is cut for too long.
+  using connected = std::function<void(std::shared_ptr<control_connection>, bool is_refused)>;
+  void connect(std::uint32_t from, connected done);
+  /// The machine is gone, or there again.
+  void set_dark(bool dark) { is_dark_ = dark; }
+  /// Whether what is sent there is answered within `limit`.
+  bool is_reached(std::uint32_t from, nanoseconds limit) const;
 
  private:
   world& world_;
   ways& ways_;
+  const std::uint32_t node_;
   const bool stays_open_;
+  bool is_dark_ = false;
   std::function<void()> on_connection_;
   std::deque<std::shared_ptr<control_connection>> backlog_;
 };

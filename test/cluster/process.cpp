@@ -54,6 +54,7 @@ process::process(simulation& in, std::uint32_t id, identity who)
              {},
              false,
              false},
+      life_line_(in.w, in.paths, who.node, false),
       random_(in.w.c.seed, mix(6, id)) {}
 
 process::~process() { *lives_ = false; }
@@ -101,14 +102,33 @@ void process::later(nanoseconds after, std::function<void()> work) {
 
 void process::begin() {
   note("starts");
+  rest_life_line();
   join();
+}
+
+void process::rest_life_line() {
+  life_line_.listen([this] {
+    later(0, [this] {
+      if (member_ && member_->serves_life_line()) return;
+      while (const auto one = life_line_.accept()) one->close(1);
+    });
+  });
+}
+
+bool process::is_seen_gone(std::uint32_t from, nanoseconds limit) const {
+  if (!life_line_.is_reached(from, limit)) return false;
+  if (is_alive()) return suspended_until_ - w().now() > limit;
+  return !is_dark_ || sim_.has_started_after(*this);
 }
 
 void process::kill(bool silently) {
   if (!is_alive()) return;
   note("is killed");
   was_killed_ = true;
+  is_dark_ = silently;
+  life_line_.set_dark(silently);
   *lives_ = false;
+  life_line_.stop_listening();
   if (session_) session_->vanish();
   if (member_) member_->vanish(silently);
   sim_.on_process_end(*this);
@@ -166,6 +186,7 @@ void process::exit(int code, const std::string& words) {
   code_ = code;
   last_words_ = words;
   *lives_ = false;
+  life_line_.stop_listening();
   if (session_) session_->vanish();
   if (member_) member_->end();
   sim_.on_process_end(*this);
@@ -193,8 +214,9 @@ void process::try_to_join(nanoseconds limit) {
   };
   to.join_failed = [this, number](const membership_core::action::join_failed& f) {
     later(0, [this, number, f] {
-      if (number == memberships_)
-        give_up_joining(f.why, f.for_now ? error_kind::node_lost : error_kind::bad_input);
+      if (number != memberships_) return;
+      if (f.elsewhere) fence_.choice.note_failed_join();
+      give_up_joining(f.why, f.for_now ? error_kind::node_lost : error_kind::bad_input);
     });
   };
   to.exchanged = [this, number](result<texts> got) {
@@ -207,12 +229,17 @@ void process::try_to_join(nanoseconds limit) {
       if (number == memberships_ && code_when_left_) end_membership(*code_when_left_);
     });
   };
-  member_ = std::make_unique<member>(*this, sim_.meeting, std::move(to), who_.version, who_.key);
+  const auto& choice = fence_.choice;
+  const auto& leader = choice.next();
+  member_ = std::make_unique<member>(
+      *this, leader ? sim_.process_at(leader->port - 1u).life_line() : sim_.meeting, std::move(to),
+      who_.version, who_.key);
+  if (leads() && choice.has_others()) limit = std::min(limit, member_->patience());
   member_->begin();
   later(limit, [this, number] {
-    if (number == memberships_ && !has_joined_)
-      give_up_joining("the nodes did not join in time: " + member_->waiting(),
-                      error_kind::node_lost);
+    if (number != memberships_ || has_joined_) return;
+    fence_.choice.note_failed_join();
+    give_up_joining("the nodes did not join in time: " + member_->waiting(), error_kind::node_lost);
   });
 }
 
@@ -257,7 +284,7 @@ void process::on_exchanged(result<texts> got) {
   if (!leads()) return then(got->front());
   const auto answers = answer_(*got);
   member_->answer(answers);
-  then(answers.front());
+  then(answers.size() == 1 ? answers.front() : answers[node()]);
 }
 
 void process::agree(const result<std::string>& mine, answering answer, receiver then) {
@@ -328,7 +355,7 @@ void process::agree_on_start(bool has_joined) {
       });
 }
 
-/// On node 0: what each node begins, from the cards of all.
+/// On the leader: what each node begins, from the cards of all.
 result<process::texts> process::begin_with(const texts& all) {
   std::vector<recovery_card> cards;
   std::vector<std::uint32_t> processes;
@@ -512,7 +539,7 @@ result<process::texts> process::introduce(const texts& numbers, const recovery_p
   for (std::uint32_t v = 0; v < c().shape.virtual_stages(); ++v)
     path.push_back(c().shape.at(virtual_stage_id{v}).stage);
   actors::ucx::connections all{
-      {c().nodes, c().shape.stages, path, c().ranks, c().replicas, node_of}};
+      {c().nodes, c().shape.stages, path, c().ranks, c().replicas, node_of, leader()}};
   for (std::uint32_t st = 0; st < c().shape.stages; ++st)
     for (std::uint32_t r = 0; r < c().ranks; ++r)
       if (const auto buddy = session_->buddy_of_rank(stage_id{st}, rank_id{r}))

@@ -31,7 +31,7 @@ class process {
   struct place {
     membership_core::process_id process;
     std::set<membership_core::process_id> lost;
-    std::set<node_id> expected;
+    membership_core::leader_choice choice;
     bool has_joined = false;
     bool is_over = false;
 
@@ -63,11 +63,21 @@ class process {
   std::optional<int> code() const { return code_; }
   const std::string& last_words() const { return last_words_; }
 
+  /// Where others find it should it lead, and what answers there until it does: a connection that
+  /// ends at once.
+  rendezvous& life_line() { return life_line_; }
+  void rest_life_line();
+  /// Whether `from` finds out within `limit` that this process has ended or is stopped.
+  bool is_seen_gone(std::uint32_t from, nanoseconds limit) const;
+
   place& fence() { return fence_; }
   const place& fence() const { return fence_; }
 
   std::uint32_t id() const { return id_; }
   std::uint32_t node() const { return who_.node; }
+  /// The node that leads its membership.
+  node_id leader() const { return member_->leader(); }
+  bool leads() const { return leader() == node_id{node()}; }
   /// Of its run; equal on all nodes.
   std::uint64_t token() const { return token_; }
   /// Which membership it is in, of those that it has begun; nothing if that is not whole.
@@ -124,7 +134,6 @@ class process {
   void give_up_drain();
 
   // The runs.
-  bool leads() const { return who_.node == 0; }
   bool may_recover() const { return card_.totals.restarts < c().max_restarts; }
   void clear_copies();
   void go_on(recovery_point from, std::optional<std::uint64_t> resume);
@@ -143,12 +152,14 @@ class process {
   const std::uint32_t id_;
   const identity who_;
   place fence_;
+  rendezvous life_line_;
   random_source random_;
   nanoseconds suspended_until_ = 0;
   nanoseconds progress_ = 0;
   std::optional<int> code_;
   std::optional<int> code_when_left_;
   bool was_killed_ = false;
+  bool is_dark_ = false;  ///< its machine is gone, too
   std::string last_words_;
 
   std::unique_ptr<member> member_;

@@ -98,7 +98,7 @@ session::~session() {
 }
 
 const scenario& session::c() const { return world_.c; }
-bool session::leads() const { return owner_.node() == 0; }
+bool session::leads() const { return owner_.leads(); }
 node_id session::place() const { return node_id{owner_.node()}; }
 nanoseconds session::resumes_at() const { return owner_.resumes_at(); }
 nanoseconds session::time() const { return owner_.local_now() - began_; }
@@ -412,7 +412,7 @@ std::vector<node_id> session::present() const {
 
 node_id session::node_of(const mail& m) const {
   switch (m.to) {
-    case addressee::job: return node_id{0};
+    case addressee::job: return owner_.leader();
     case addressee::node: return node_id{m.at.rank.value()};
     case addressee::supervisor: return node_of(m.at.replica, m.at.stage, rank_id{0});
     case addressee::rank: return node_of(m.at.replica, m.at.stage, m.at.rank);

@@ -28,6 +28,8 @@ purpose purpose_of(const frame& f) {
     purpose operator()(const introduce&) const { return purpose::joining; }
     purpose operator()(const start&) const { return purpose::joining; }
     purpose operator()(const over&) const { return purpose::ending; }
+    purpose operator()(const inquiry&) const { return purpose::joining; }
+    purpose operator()(const leader_returns&) const { return purpose::joining; }
     purpose operator()(const give_up&) const { return purpose::joining; }
     purpose operator()(const ping&) const { return purpose::heartbeats; }
     purpose operator()(const pong&) const { return purpose::heartbeats; }
@@ -82,6 +84,11 @@ struct size_of_fields {
   std::uint64_t bytes = 5;  // length and type of a frame
   void operator()(const auto& x) { bytes += sizeof x; }
   void text(const std::string& t, std::size_t) { bytes += 4 + t.size(); }
+  void list(const std::vector<std::uint32_t>& all, std::size_t) { bytes += 4 + 4 * all.size(); }
+  void list(const auto& all, std::size_t) {
+    bytes += 4;
+    for (const auto& one : all) one.fields(*this, one);
+  }
 };
 
 }  // namespace

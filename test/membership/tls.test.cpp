@@ -142,23 +142,23 @@ TEST_CASE("A claim is judged by all its fields") {
   CHECK(judged([](claim& c) {
           c.job.vector_instructions = "x";
         }).refusal.starts_with("vector instructions: "));
-  CHECK(judged([](claim& c) { c.wire = 9; }).refusal == "wire version: expected 8, got 9");
+  CHECK(judged([](claim& c) { c.wire = 10; }).refusal == "wire version: expected 9, got 10");
   // Fields of another version may have any form.
-  CHECK(judge_claim(a_job, {claim::type, {"\11\0new", 5}}).refusal ==
-        "wire version: expected 8, got 9");
-  CHECK(judge_claim(a_job, {claim::type, {"\10\0new", 5}}).refusal == "expected a claim");
+  CHECK(judge_claim(a_job, {claim::type, {"\12\0new", 5}}).refusal ==
+        "wire version: expected 9, got 10");
+  CHECK(judge_claim(a_job, {claim::type, {"\11\0new", 5}}).refusal == "expected a claim");
   CHECK(judge_claim(a_job, {claim::type, "\3"}).refusal == "expected a claim");
   CHECK(judge_claim(a_job, to_frame(ping{})).refusal == "expected a claim");
 }
 
 TEST_CASE("A received reason is cut to one printable line") {
-  CHECK(judge_answer(to_frame(accept{})).refusal.empty());
-  CHECK(judge_answer(to_frame(refuse{"no\n\x1b[31mentry"})).refusal ==
+  CHECK(judge_answer(node_id{0}, to_frame(accept{})).refusal.empty());
+  CHECK(judge_answer(node_id{0}, to_frame(refuse{"no\n\x1b[31mentry"})).refusal ==
         "refused by node 0: no??[31mentry");
-  CHECK(judge_answer(to_frame(refuse{"later", 1})).for_now);
-  CHECK(judge_answer(to_frame(refuse{"later", 1})).lost == false);
-  CHECK(judge_answer(to_frame(refuse{"lost", 2})).lost);
-  CHECK(judge_answer(to_frame(ping{})).refusal == "node 0 sent a malformed answer");
+  CHECK(judge_answer(node_id{0}, to_frame(refuse{"later", 1})).for_now);
+  CHECK(judge_answer(node_id{0}, to_frame(refuse{"later", 1})).lost == false);
+  CHECK(judge_answer(node_id{0}, to_frame(refuse{"lost", 2})).lost);
+  CHECK(judge_answer(node_id{0}, to_frame(ping{})).refusal == "node 0 sent a malformed answer");
   CHECK(printable("abcdef", 5) == "ab...");
 }
 

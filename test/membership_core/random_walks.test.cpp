@@ -29,11 +29,12 @@ struct direction {
 };
 
 core_options options_of(std::size_t nodes, std::size_t i) {
-  return {static_cast<std::uint32_t>(nodes),
-          node_id{static_cast<std::uint32_t>(i)},
-          {},
-          heartbeat,
-          node_timeout};
+  core_options o;
+  o.nodes = static_cast<std::uint32_t>(nodes);
+  o.node = node_id{static_cast<std::uint32_t>(i)};
+  o.heartbeat = heartbeat;
+  o.node_timeout = node_timeout;
+  return o;
 }
 
 struct node {
@@ -179,6 +180,9 @@ class cluster {
   }
   void carry_out(std::size_t i, const action::stop_listening&) { nodes_[i].listens = false; }
   void carry_out(std::size_t, const action::node_waits&) { FAIL("all nodes must join"); }
+  void carry_out(std::size_t, const action::examine&) { FAIL("no quorum is needed"); }
+  void carry_out(std::size_t, const action::look_for_node_0&) { FAIL("node 0 must join"); }
+  void carry_out(std::size_t, const action::leader_returns&) { FAIL("node 0 must join"); }
   void carry_out(std::size_t, const action::waiting&) {}
   void carry_out(std::size_t, const action::refused_join&) {}
   void carry_out(std::size_t, const action::gone_early&) {}

@@ -27,10 +27,23 @@ piece piece_of(words& w) {
   return p;
 }
 
+/// "0.1.3"
+std::vector<std::uint32_t> numbers_of(words& w) {
+  std::vector<std::uint32_t> all;
+  for (const auto n : words{w.next()}.parts()) all.push_back(static_cast<std::uint32_t>(n));
+  return all;
+}
+
 any_message message_of(words& w) {
   const auto kind = w.next();
   if (kind == "introduce") return introduce{w.rest()};
+  if (kind == "introduce_back") {
+    auto quorum = numbers_of(w);
+    return introduce{w.rest(), 7, std::move(quorum)};
+  }
   if (kind == "start") return start{w.rest()};
+  if (kind == "inquiry") return inquiry{};
+  if (kind == "leader_returns") return leader_returns{};
   if (kind == "over") return over{};
   if (kind == "give_up") return give_up{w.rest()};
   if (kind == "ping") {
@@ -55,8 +68,14 @@ any_message message_of(words& w) {
 
 event::any event_of(const std::string& kind, words& w) {
   using namespace event;
-  if (kind == "listening") return listening{"10.0.0.0:7", "10.0.0.0"};
-  if (kind == "unreachable") return unreachable{w.rest(), false};
+  if (kind == "listening") return listening{"10.0.0.0:7", "10.0.0.0", 7};
+  if (kind == "examined") {
+    const auto node = node_id{small(w)};
+    return examined{node, w.next() == "gone"};
+  }
+  if (kind == "node_0_found") return node_0_found{};
+  if (kind == "unreachable") return unreachable{w.rest()};
+  if (kind == "unreachable_gone") return unreachable{w.rest(), false, true};
   if (kind == "unreachable_for_good") return unreachable{w.rest(), true};
   if (kind == "opened") {
     const auto c = connection(w);
@@ -117,8 +136,15 @@ std::string list(const std::vector<connection_id>& to) {
 
 std::string text_of(const malformed&) { return "malformed"; }
 std::string text_of(const introduce& m) { return "introduce " + m.description; }
-std::string text_of(const start& m) { return "start" + told(m.description); }
+std::string text_of(const start& m) {
+  auto line = "start" + told(m.description);
+  for (const auto n : m.absent) line += " without " + number(n);
+  for (const auto& s : m.successors) line += ", " + number(s.node) + " at " + s.host;
+  return line;
+}
 std::string text_of(const over&) { return "over"; }
+std::string text_of(const inquiry&) { return "inquiry"; }
+std::string text_of(const leader_returns&) { return "leader_returns"; }
 std::string text_of(const give_up& m) { return "give_up" + told(m.reason); }
 std::string text_of(const ping& m) { return "ping " + in_ms(m.sent_ns) + told(m.status); }
 std::string text_of(const pong& m) {
@@ -148,19 +174,25 @@ std::string line_of(const action::contribute& a) {
 std::string line_of(const action::write_notices& a) { return "write_notices" + list(a.to); }
 std::string line_of(const action::close& a) { return "close " + number(a.connection.value()); }
 std::string line_of(const action::stop_listening&) { return "stop_listening"; }
+std::string line_of(const action::examine& a) { return "examine " + number(a.node.value()); }
+std::string line_of(const action::look_for_node_0&) { return "look_for_node_0"; }
+std::string line_of(const action::leader_returns&) { return "leader_returns"; }
 std::string line_of(const action::waiting& a) { return "waiting" + told(a.text); }
 std::string line_of(const action::refused_join& a) { return "refused_join" + told(a.line); }
 std::string line_of(const action::gone_early& a) { return "gone_early" + told(a.line); }
 std::string line_of(const action::join_failed& a) {
-  return std::string{"join_failed"} + (a.for_now ? " for now" : "") + told(a.why);
+  return std::string{"join_failed"} +
+         (a.elsewhere ? " elsewhere"
+          : a.for_now ? " for now"
+                      : "") +
+         told(a.why);
 }
 std::string line_of(const action::fence& a) { return "fence " + number(a.process.value()); }
 std::string line_of(const action::job_over&) { return "job_over"; }
 std::string line_of(const action::clock_offset& a) { return "clock_offset " + in_ms(a.ns); }
 std::string line_of(const action::joined& a) {
   auto line = "joined " + number(a.members.size()) + " nodes";
-  for (const auto& m : a.members)
-    if (m.is_absent) line += " without " + number(m.node);
+  for (const auto n : a.absent) line += " without " + number(n.value());
   return line;
 }
 std::string line_of(const action::node_waits& a) { return "node_waits " + number(a.node.value()); }
@@ -205,22 +237,31 @@ class player {
     if (w.next() != "of") throw std::invalid_argument("expected 'of'");
     o.nodes = small(w);
     if (w.more()) o.process = process_id{small(w)};
-    // After a loss: nodes that stand in for each other, "1.3", and "expected" ones, "0.1".
-    for (auto word = w.more() ? w.next() : ""; !word.empty(); word = w.more() ? w.next() : "") {
-      const bool is_expected = word == "expected";
-      for (const auto n : words{is_expected ? w.next() : word}.parts())
-        if (is_expected)
+    // After a loss: nodes that stand in for each other, "1.3"; "expected" ones, "0.1"; the nodes of
+    // a "quorum"; and the "leader", if it is not node 0.
+    while (w.more()) {
+      const auto word = w.next();
+      if (word == "leader") {
+        o.leader = node_id{small(w)};
+        continue;
+      }
+      const bool is_named = word == "expected" || word == "quorum";
+      for (const auto n : words{is_named ? w.next() : word}.parts())
+        if (word == "expected")
           o.expected.insert(node_id{n});
+        else if (word == "quorum")
+          o.quorum.insert(node_id{n});
         else if (n < o.nodes)
           sets[word].push_back(node_id{n});
     }
+    if (o.leader != node_id{0} && o.leader != o.node) o.patience = 2000 * ms;
     for (auto& [_, set] : sets) o.stand_ins.push_back(std::move(set));
     o.again = !o.stand_ins.empty();
     o.description = "stage " + std::to_string(o.node.value());
     o.heartbeat = 200 * ms;
     o.node_timeout = 1500 * ms;
     now_ = 0;
-    if (o.node == node_id{0})
+    if (o.node == o.leader)
       core_.emplace<leader_core>(o);
     else
       core_.emplace<follower_core>(o);

@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-/// What a node tells node 0 of its part of the run.
+/// What a node tells the leader of its part of the run.
 struct link_card {
   std::string address;     ///< of its transport
   std::int64_t start = 0;  ///< when it began the run, in ns of its clock
@@ -25,10 +25,10 @@ struct link_card {
 };
 auto fields(auto f, link_card& x) { return f(x.address, x.start, x.sides, x.restored); }
 
-/// What node 0 answers: the nodes that this one connects to, and who holds the second copies of its
-/// ranks.
+/// What the leader answers: the nodes that this one connects to, and who holds the second copies of
+/// its ranks.
 struct link_peers {
-  std::int64_t start = 0;  ///< of node 0
+  std::int64_t start = 0;  ///< of the leader
   std::map<node_id, std::string> addresses;
   std::map<stage_id, compute::tie> sides;  ///< of all stages that hold a tied parameter
   rank_places buddies;
@@ -68,8 +68,8 @@ ucx::connections connections_of(const cluster& c, const session_setup& setup,
   std::vector<stage_id> path;
   for (std::uint32_t v = 0; v < setup.shape.virtual_stages(); ++v)
     path.push_back(setup.shape.at(virtual_stage_id{v}).stage);
-  ucx::connections all{
-      {c.places.nodes(), setup.shape.stages, path, setup.ranks, setup.replicas, node_of}};
+  ucx::connections all{{c.places.nodes(), setup.shape.stages, path, setup.ranks, setup.replicas,
+                        node_of, c.members->leader()}};
   for (std::uint32_t d = 0; d < setup.replicas; ++d)
     for (std::uint32_t r = 0; r < setup.ranks; ++r)
       for (const auto& a : tied)
@@ -85,7 +85,7 @@ ucx::connections connections_of(const cluster& c, const session_setup& setup,
   return all;
 }
 
-/// On node 0: what it tells each node of the others.
+/// On the leader: what it tells each node of the others.
 std::vector<link_peers> introduce(const cluster& c, const session_setup& setup,
                                   const std::vector<link_card>& cards) {
   std::map<stage_id, compute::tie> tied;
@@ -94,7 +94,8 @@ std::vector<link_peers> introduce(const cluster& c, const session_setup& setup,
       if (side.second != compute::tie::none) tied.insert(side);
   const auto buddies = setup.recovery ? buddies_of(c, setup) : rank_places{};
   const auto peers = connections_of(c, setup, tied, buddies);
-  std::vector<link_peers> told(cards.size(), {cards[0].start, {}, tied, {}});
+  std::vector<link_peers> told(cards.size(),
+                               {cards[c.members->leader().value()].start, {}, tied, {}});
   const auto is_absent = [&](node_id n) { return c.members->members()[n.value()].is_absent; };
   for (std::uint32_t n = 0; n < cards.size(); ++n)
     for (const auto other : peers.of(node_id{n}))
@@ -214,7 +215,7 @@ metrics::transport_numbers cluster_link::count() const {
           c.inflight_bytes};
 }
 
-bool cluster_link::leads() const { return cluster_.members->node() == node_id{0}; }
+bool cluster_link::leads() const { return cluster_.members->node() == cluster_.members->leader(); }
 
 status cluster_link::meet(const directory& actors) {
   wire_.on_mail([&actors](node_id, std::string_view mail) { return actors.deliver(mail); });
@@ -258,7 +259,9 @@ std::string cluster_link::finish(trace_recorder* trace) {
         return std::vector<std::string>(1);
       });
   if (trace == nullptr || !leads()) return {};
-  if (!over) return "only the tasks of node 0: " + over.message();
+  if (!over)
+    return "only the tasks of node " + std::to_string(members.node().value()) + ": " +
+           over.message();
   std::string untraced;
   for (std::size_t n = 1; n < traces.size(); ++n) {
     trace->add_bytes(traces[n]);

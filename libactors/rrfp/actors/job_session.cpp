@@ -1,5 +1,7 @@
 #include <rrfp/actors/job_session.hpp>
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include <rrfp/actors/job_checkpoint.hpp>
@@ -188,12 +190,12 @@ result<session_setup> make_session_setup(const job::job& j, const policy_registr
 }
 
 status check_same_data(std::span<const std::string> fingerprints) {
-  const auto& first = fingerprints.front();
-  for (std::size_t node = 1; node < fingerprints.size(); ++node)
-    if (fingerprints[node] != first)
+  const auto first = std::ranges::find_if(fingerprints, [](const auto& f) { return !f.empty(); });
+  for (auto other = first; other != fingerprints.end(); ++other)
+    if (!other->empty() && *other != *first)
       return error{
-          fmt::format("node {} read different data than node 0: expected fingerprint {}, got {}",
-                      node, first, fingerprints[node])};
+          fmt::format("node {} read different data than node {}: expected fingerprint {}, got {}",
+                      other - fingerprints.begin(), first - fingerprints.begin(), *first, *other)};
   return success();
 }
 

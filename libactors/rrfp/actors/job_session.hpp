@@ -28,8 +28,8 @@ result<session_setup> make_setup_without_model(const job::job& j, const policy_r
 result<session_setup> make_session_setup(const job::job& j, const policy_registry& policies,
                                          const job_model* model);
 
-/// `fingerprints`: job_model::fingerprint() of each node. Error: names the first node whose
-/// fingerprint differs from that of node 0.
+/// `fingerprints`: job_model::fingerprint() of each node; empty of absent ones. Error: names the
+/// first node whose fingerprint differs from that of the first one that is there.
 status check_same_data(std::span<const std::string> fingerprints);
 
 /// This process as a node of a job.
@@ -37,7 +37,7 @@ struct job_node {
   membership* members = nullptr;  ///< null: the only node
   job_start start{};              ///< see run_start
 
-  bool leads() const { return members == nullptr || members->node() == node_id{0}; }
+  bool leads() const { return members == nullptr || members->node() == members->leader(); }
 };
 
 /// Places the ranks on the nodes and opens the session of run `number` of the job, as

@@ -116,9 +116,9 @@ class job_member::impl {
       const auto left = limit - in_seconds{clock::now() - since}.count();
       if (members || !may_try_again(members.failure()) || left <= 0) return members;
       program_.on_waiting(members.message());
-      std::this_thread::sleep_for(retry_pause);
-      j.transport.join_timeout_s =
-          std::max(left - in_seconds{retry_pause}.count(), in_seconds{retry_pause}.count());
+      if (standing_->choice().is_first()) std::this_thread::sleep_for(retry_pause);
+      j.transport.join_timeout_s = std::max(limit - in_seconds{clock::now() - since}.count(),
+                                            in_seconds{retry_pause}.count());
     }
   }
 

@@ -76,7 +76,7 @@ recovery_point choose_point(std::span<const recovery_card> cards,
 status check_data(std::span<const node_card> cards, std::size_t run, const job::job& j) {
   std::vector<std::string> fingerprints;
   for (const auto& card : cards)
-    fingerprints.push_back((card.data.empty() ? cards.front() : card).data[run]);
+    fingerprints.push_back(card.data.empty() ? std::string{} : card.data[run]);
   const auto same = check_same_data(fingerprints);
   return same ? same : job::blame(j, job::key_of(j.data), same.message());
 }
@@ -121,8 +121,12 @@ result<std::vector<node_start>> begin_with(run_start& s, const std::vector<node_
   const auto& j = runs[std::min(s.number, runs.size() - 1)].options;
   if (s.number < runs.size())
     if (auto same = check_data(cards, s.number, j); !same) return same.failure();
-  if (auto chosen = choose_checkpoint(s, runs); !chosen)
-    return within("node 0 (" + members.members().front().description + ")", chosen.failure());
+  if (auto chosen = choose_checkpoint(s, runs); !chosen) {
+    const auto leader = members.leader().value();
+    return within(
+        "node " + std::to_string(leader) + " (" + members.members()[leader].description + ")",
+        chosen.failure());
+  }
   return answers_of(s, j, members);
 }
 
@@ -141,7 +145,7 @@ result<run_start> agree_on_start(membership* members, std::span<const opened_run
   auto told = agree<node_card, node_start>(
       *members, card, [&](const auto& cards) { return begin_with(s, cards, runs, *members); });
   if (!told) return told.failure();
-  if (members->node() != node_id{0}) {
+  if (members->node() != members->leader()) {
     s = begin_at(std::move(told->from), runs);
     // This node may see a shared folder differently, or not at all.
     if (auto& folder = told->resume; !folder.empty()) {

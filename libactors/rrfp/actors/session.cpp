@@ -82,7 +82,7 @@ class session::impl {
   }
 
   void add_demand(job_demand wanted, microbatch_counts microbatches = {}) {
-    RRFP_CHECK(setup_.on_request && leads(), "demands need on_request, and node 0");
+    RRFP_CHECK(setup_.on_request && leads(), "demands need on_request, and the leader");
     const std::lock_guard lock{mutex_};
     if (to_interrupt_)
       post(to_interrupt_, demand{wanted, std::move(microbatches)});
@@ -138,7 +138,8 @@ class session::impl {
   }
 
   node_id node() const { return cluster_ ? cluster_->members->node() : node_id{0}; }
-  bool leads() const { return node() == node_id{0}; }
+  node_id leader() const { return cluster_ ? cluster_->members->leader() : node_id{0}; }
+  bool leads() const { return node() == leader(); }
 
   std::shared_ptr<run_context> make_context(const cluster_link* link,
                                             std::chrono::steady_clock::time_point start) const {
@@ -151,7 +152,7 @@ class session::impl {
           },
           link->mail_sender(),
           mail_ranges{setup_.shape, setup_.ranks, setup_.replicas, cluster_->places.nodes(),
-                      setup_.checkpoint.has_value(), setup_.recovery.has_value()});
+                      setup_.checkpoint.has_value(), setup_.recovery.has_value(), leader()});
       context->nodes = cluster_->places.nodes();
       context->absent = cluster_->start.absent;
     } else {
@@ -358,7 +359,7 @@ class session::impl {
       result.message = lost->why;
     }
     if (how == ending::node_lost && leads() && setup_.trace != nullptr)
-      result.trace_gaps = "only the tasks of node 0: " + why;
+      result.trace_gaps = "only the tasks of node " + std::to_string(node().value()) + ": " + why;
   }
 
   /// Sets the actors that receive interrupts and demands, and report requests.

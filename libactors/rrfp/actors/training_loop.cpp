@@ -141,6 +141,7 @@ status training_loop::begin() {
     ended.message = agreed.message();
     if (member_->end(ended) != aftermath::joins_again) return agreed;
   }
+  leads_ = member_->run().node.leads();
   steps_ = member_->run().first_step();
   evaluations_ = 0;
   accumulates_ = false;

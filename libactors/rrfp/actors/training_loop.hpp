@@ -8,6 +8,7 @@
 ///   loop->finish();
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -122,7 +123,7 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
 
   const job::job& config() const { return job_; }
   std::uint64_t steps() const { return steps_; }
-  bool leads() const { return node_ == node_id{0}; }
+  bool leads() const { return leads_; }
   /// Whether this process has the virtual stage, of any replica.
   bool hosts(virtual_stage_id vs) const;
   bool is_over();
@@ -165,6 +166,7 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   const std::shared_ptr<caller_queue> caller_;  ///< null: ranks have threads of their own
   std::optional<plan::node_places> places_;     ///< of several processes
   node_id node_;
+  std::atomic<bool> leads_ = false;
   metrics::board board_;
   std::shared_ptr<const framework> framework_;
   std::function<status(membership*)> check_;

@@ -5,15 +5,30 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <vector>
 
 #include <rrfp/base/bytes.hpp>
 
 namespace rrfp::actors::control {
 
+/// An item of a list: a number, or what has fields.
+void item(auto& archive, auto& one) {
+  if constexpr (requires { archive(one); })
+    archive(one);
+  else
+    std::remove_cvref_t<decltype(one)>::fields(archive, one);
+}
+
 class byte_writer : public rrfp::byte_writer {
  public:
   void operator()(const plain_number auto& value) { put(value); }
   void text(const std::string& value, std::size_t) { put(std::string_view{value}); }
+  template <class Item>
+  void list(const std::vector<Item>& items, std::size_t) {
+    put(static_cast<std::uint32_t>(items.size()));
+    for (const auto& one : items) item(*this, one);
+  }
 };
 
 /// After a first failure it reads zeros and empty texts; check complete().
@@ -23,6 +38,13 @@ class byte_reader : public rrfp::byte_reader {
 
   void operator()(plain_number auto& value) { get(value); }
   void text(std::string& value, std::size_t bytes_max) { get(value, bytes_max); }
+  template <class Item>
+  void list(std::vector<Item>& items, std::size_t items_max) {
+    const auto count = get_count();
+    if (count > items_max) return fail();
+    items.resize(count);
+    for (auto& one : items) item(*this, one);
+  }
 };
 
 template <class Message>

@@ -1,6 +1,5 @@
 #include <cerrno>
 #include <cstring>
-#include <random>
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -23,11 +22,6 @@ class membership::impl {
 };
 
 namespace {
-
-process_standing::process_id draw_process() {
-  std::random_device random;
-  return process_standing::process_id{(std::uint64_t{random()} << 32) | random() | 1};
-}
 
 status check(const membership_options& o) {
   const auto too_long = [](std::string_view name, std::size_t size, std::size_t size_max) {
@@ -77,64 +71,12 @@ result<std::unique_ptr<membership>> membership::join(membership_options options)
   return std::unique_ptr<membership>{new membership{std::make_unique<impl>(std::move(watcher))}};
 }
 
-process_standing::process_standing(bool fenced)
-    : process_(fenced ? draw_process() : process_id{}) {}
-
-bool process_standing::is_lost() const {
-  const std::lock_guard lock{mutex_};
-  return lost_.contains(process_);
-}
-
-std::set<process_standing::process_id> process_standing::lost() const {
-  const std::lock_guard lock{mutex_};
-  return lost_;
-}
-
-bool process_standing::has_joined() const {
-  const std::lock_guard lock{mutex_};
-  return has_joined_;
-}
-
-bool process_standing::is_over() const {
-  const std::lock_guard lock{mutex_};
-  return is_over_;
-}
-
-void process_standing::note_over() {
-  const std::lock_guard lock{mutex_};
-  is_over_ = true;
-}
-
-void process_standing::add_lost(process_id process) {
-  const std::lock_guard lock{mutex_};
-  lost_.insert(process);
-}
-
-void process_standing::note_joined(std::set<node_id> present) {
-  const std::lock_guard lock{mutex_};
-  has_joined_ = true;
-  expected_ = std::move(present);
-}
-
-void process_standing::note_lost(node_id node) {
-  const std::lock_guard lock{mutex_};
-  expected_.erase(node);
-}
-
-void process_standing::note_waiting(node_id node) {
-  const std::lock_guard lock{mutex_};
-  expected_.insert(node);
-}
-
-std::set<node_id> process_standing::expected() const {
-  const std::lock_guard lock{mutex_};
-  return expected_;
-}
-
 membership::membership(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
 membership::~membership() = default;
 
 node_id membership::node() const { return impl_->watcher->node(); }
+
+node_id membership::leader() const { return impl_->watcher->leader(); }
 
 std::uint32_t membership::nodes() const { return impl_->watcher->nodes(); }
 
@@ -167,12 +109,12 @@ result<std::string> membership::exchange(std::string bytes, std::chrono::millise
                                          const answering& answer) {
   auto got = impl_->watcher->exchange(std::move(bytes), limit);
   if (!got) return got.failure();
-  if (node() != node_id{0}) return std::move(got->front());
+  if (node() != leader()) return std::move(got->front());
   const auto nodes = got->size();
   auto answers = answer(*std::move(got));
   RRFP_CHECK(answers.size() == 1 || answers.size() == nodes,
              "there is one answer for all nodes, or one for each");
-  auto own = answers.front();
+  auto own = answers.size() == 1 ? answers.front() : answers[node().value()];
   impl_->watcher->answer(std::move(answers));
   return own;
 }

@@ -32,6 +32,7 @@
 
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/core/leader_choice.hpp>
 #include <rrfp/core/membership_messages.hpp>
 
 namespace rrfp::actors {
@@ -41,14 +42,20 @@ using membership_core::gather_bytes_max;
 using membership_core::nodes_max;
 using membership_core::status_bytes_max;
 
+namespace control {
+class life_line;
+}
+
 /// What a process knows over all its memberships: that it was declared lost, so that another one
-/// may have its place, which nodes it expects after a loss, or that the job is over. Thread-safe.
+/// may have its place, which nodes it expects after a loss, who leads, or that the job is over.
+/// Thread-safe.
 class process_standing {
  public:
   using process_id = membership_core::process_id;
 
   /// `fenced`: a lost process may not join again. Then this draws the identity of this process.
   explicit process_standing(bool fenced);
+  ~process_standing();
 
   process_id process() const { return process_; }
   /// This process was declared lost, or was stopped for so long that it must have been.
@@ -56,22 +63,26 @@ class process_standing {
   /// Which processes this one knows to be lost.
   std::set<process_id> lost() const;
   bool has_joined() const;
-  /// On node 0: the nodes that were there before a loss, without the lost one, and those that wait.
-  std::set<node_id> expected() const;
+  membership_core::leader_choice choice() const;
   /// All nodes have agreed on the end: whoever comes now has nothing to do.
   bool is_over() const;
 
   void add_lost(process_id process);
-  void note_joined(std::set<node_id> present);
-  void note_lost(node_id node);
-  void note_waiting(node_id node);
+  void note_joined(std::set<node_id> present, std::vector<membership_core::successor> successors);
   void note_over();
+  /// Changes what is known of leaders.
+  void change(const std::function<void(membership_core::leader_choice&)>& change);
+
+  /// The life line of this process: opened on the host of `here`, if it is not open. 0: it cannot.
+  std::uint16_t open_life_line(const std::string& host);
+  control::life_line* life_line() const { return life_line_.get(); }
 
  private:
   const process_id process_;
+  std::unique_ptr<control::life_line> life_line_;  ///< opened before others are told of it
   mutable std::mutex mutex_;
   std::set<process_id> lost_;
-  std::set<node_id> expected_;
+  membership_core::leader_choice choice_;
   bool has_joined_ = false;
   bool is_over_ = false;
 };
@@ -160,6 +171,9 @@ class membership {
   membership& operator=(const membership&) = delete;
 
   node_id node() const;
+  /// Node 0, or the node that has taken its place after its loss. Whatever below is said of node 0
+  /// is meant of the leader.
+  node_id leader() const;
   /// How many nodes the job has.
   std::uint32_t nodes() const;
   /// On node 0 all nodes, by number; on the others node 0 alone.

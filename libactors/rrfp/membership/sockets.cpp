@@ -170,8 +170,11 @@ result<file_descriptor> begin_connect(const address& to) {
   if (!fd.open()) return error{fmt::format("cannot create a socket: {}", std::strerror(errno))};
   prepare(fd.get());
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.size) != 0 &&
-      errno != EINPROGRESS)
-    return error{fmt::format("{}: {}", to.text(), std::strerror(errno))};
+      errno != EINPROGRESS) {
+    const int why = errno;
+    return error{fmt::format("{}: {}", to.text(), std::strerror(why)),
+                 why == ECONNREFUSED ? error_kind::node_lost : error_kind::failed};
+  }
   return fd;
 }
 

@@ -78,7 +78,8 @@ address local_address(int fd);
 result<file_descriptor> listen_at(const address& at);
 /// The next connection of a listener; empty if none is pending.
 std::optional<file_descriptor> accept_from(int listener);
-/// A socket that is connecting or connected; once it is writable, ask `connect_error`.
+/// A socket that is connecting or connected; once it is writable, ask `connect_error`. Error:
+/// node_lost if nobody listens there.
 result<file_descriptor> begin_connect(const address& to);
 /// The errno of the connect, 0 if it succeeded.
 int connect_error(int fd);

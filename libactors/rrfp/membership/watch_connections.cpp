@@ -1,10 +1,11 @@
-/// Where the connections of the watch thread come from: on node 0 a listener, on the others the
-/// rendezvous.
+/// Where the connections of the watch thread come from: on the leader a listener, which for node 0
+/// is at the rendezvous; on the others the leader.
 #include <cerrno>
 #include <cstring>
 
 #include <fmt/format.h>
 
+#include "life_line.hpp"
 #include "watcher.hpp"
 
 namespace rrfp::actors::control {
@@ -17,7 +18,9 @@ constexpr int accepts_per_turn = 16;
 }  // namespace
 
 status watcher::open_listener() {
-  if (listener_.open()) {
+  if (choice_.next()) {
+    listener_ = options_.standing->life_line()->serve();
+  } else if (listener_.open()) {
     prepare(listener_.get());
   } else {
     const name_lookup lookup{options_.rendezvous_host, options_.rendezvous_port};
@@ -32,10 +35,10 @@ status watcher::open_listener() {
         fmt::format("the inherited socket listens on {}, which requires a key: set "
                     "transport.key_file or RRFP_KEY",
                     at.text())};
-  if (!key_) run_key_file_.emplace(at.port());
+  if (!key_) run_key_file_.emplace(choice_.next() ? options_.rendezvous_port : at.port());
   // So that an unusable file is an error now, not at the first handshake.
   if (const auto usable = key(); !usable) return usable.failure();
-  feed(event::listening{at.text(), at.host()});
+  feed(event::listening{at.text(), at.host(), open_life_line(at)});
   return options_.on_listening ? options_.on_listening(at.port()) : success();
 }
 
@@ -71,12 +74,14 @@ void watcher::accept_all() {
 
 void watcher::connect() {
   connect_at_.reset();
-  const name_lookup lookup{options_.rendezvous_host, options_.rendezvous_port};
+  const auto at =
+      choice_.next().value_or(successor{0, options_.rendezvous_host, options_.rendezvous_port});
+  const name_lookup lookup{at.host, at.port};
   while (!lookup.done() && !closing()) wait_for(lookup.fd(), POLLIN, clock::now() + turn());
   if (!lookup.done()) return;
   if (!lookup.answer()) return feed(event::unreachable{"rendezvous " + lookup.answer().message()});
   if (!key_ && !run_key_file_) run_key_file_.emplace(options_.rendezvous_port);
-  std::string problem;
+  event::unreachable problem;
   for (const auto& to : *lookup.answer()) {
     if (!key_ && !to.is_loopback())
       return feed(event::unreachable{
@@ -88,11 +93,21 @@ void watcher::connect() {
     if (!k) return feed(event::unreachable{k.message(), true});
     auto fd = connect_to(to, problem);
     if (!fd) continue;
+    const auto here = local_address(fd->get());
+    feed(event::listening{here.text(), here.host(), open_life_line(here)});
     auto& l = open_link(*std::move(fd));
     l.io.begin_tls(tls_, *std::move(k), options_.node);
     return l.io.out().add_urgent(to_frame(own_claim()));
   }
-  feed(event::unreachable{fmt::format("cannot connect to the rendezvous {}", problem)});
+  const auto name =
+      choice_.next() ? fmt::format("node {}", at.node) : std::string{"the rendezvous"};
+  problem.why = fmt::format("cannot connect to {} {}", name, problem.why);
+  feed(problem);
+}
+
+std::uint16_t watcher::open_life_line(const address& here) {
+  if (options_.standing == nullptr || options_.stand_ins.empty()) return 0;
+  return options_.standing->open_life_line(here.host());
 }
 
 claim watcher::own_claim() const {
@@ -103,12 +118,14 @@ claim watcher::own_claim() const {
   return c;
 }
 
-std::optional<file_descriptor> watcher::connect_to(const address& to, std::string& problem) {
+std::optional<file_descriptor> watcher::connect_to(const address& to, event::unreachable& problem) {
   auto fd = begin_connect(to);
-  problem = fd.ok() ? to.text() + ": connection timed out" : fd.message();
+  problem.why = fd.ok() ? to.text() + ": connection timed out" : fd.message();
+  problem.is_refused = !fd && fd.failure().kind == error_kind::node_lost;
   if (!fd || !wait_for(fd->get(), POLLOUT, clock::now() + connect_max)) return std::nullopt;
   if (const int failed = connect_error(fd->get()); failed != 0) {
-    problem = fmt::format("{}: {}", to.text(), std::strerror(failed));
+    problem.why = fmt::format("{}: {}", to.text(), std::strerror(failed));
+    problem.is_refused = failed == ECONNREFUSED;
     return std::nullopt;
   }
   // While the port is free, TCP may connect the socket to itself.

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "life_line.hpp"
 #include "watcher.hpp"
 
 namespace rrfp::actors::control {
@@ -107,7 +108,7 @@ void watcher::receive(connection_id id, link& l) {
       feed(event::received{id, to_message(**next)});
       continue;
     }
-    const auto v = leads() ? judge_claim(job_, **next) : judge_answer(**next);
+    const auto v = leads() ? judge_claim(job_, **next) : judge_answer(leader(), **next);
     if (v.refusal.empty())
       feed(event::proven{id, *v.node, v.process, v.again});
     else
@@ -122,7 +123,9 @@ void watcher::on_end(connection_id id, link& l, const channel::arrival& last) {
     case tls::end::closed: return feed(event::closed{id, last.why});
     case tls::end::strange:
       return feed(event::garbled{
-          id, leads() ? last.why : "the listener is not node 0 of an rrfp job of this version"});
+          id, leads() ? last.why
+                      : fmt::format("the listener is not node {} of an rrfp job of this version",
+                                    leader().value())});
     case tls::end::refused: return on_refused_key(id, l);
     case tls::end::invalid:
       if (l.io.is_secure()) return feed(event::garbled{id, last.why});
@@ -132,9 +135,9 @@ void watcher::on_end(connection_id id, link& l, const channel::arrival& last) {
   }
 }
 
-/// On a node other than 0.
+/// Not on the leader.
 void watcher::on_refused_key(connection_id id, const link& l) {
-  std::string reason = "refused by node 0: key refused";
+  auto reason = fmt::format("refused by node {}: key refused", leader().value());
   if (!run_key_file_) return feed(event::refused{id, {}, reason, false});
   if (!run_key_file_->has_changed()) {
     reason += fmt::format(" (this node has neither transport.key_file nor RRFP_KEY, and used {})",
@@ -343,15 +346,17 @@ void watcher::carry_out(const action::job_over&) {
   report([&] {
     over_ = true;
     // Node 0 goes on, to tell it to the others that come.
-    if (!joined_) join_failure_ = action::join_failed{"the job is over", true};
+    if (!joined_) join_failure_ = action::join_failed{"the job is over", true, false};
   });
 }
 
 void watcher::carry_out(const action::joined& a) {
-  std::set<node_id> present;
-  for (const auto& m : a.members)
-    if (!m.is_absent) present.insert(node_id{m.node});
-  if (options_.standing != nullptr) options_.standing->note_joined(std::move(present));
+  if (options_.standing != nullptr) {
+    std::set<node_id> present;
+    for (std::uint32_t n = 0; n < options_.nodes; ++n) present.emplace(n);
+    for (const auto n : a.absent) present.erase(n);
+    options_.standing->note_joined(std::move(present), a.successors);
+  }
   report([&] {
     for (const auto& m : a.members)
       members_.push_back({node_id{m.node}, m.host, m.description, m.is_absent});
@@ -360,13 +365,34 @@ void watcher::carry_out(const action::joined& a) {
 }
 
 void watcher::carry_out(const action::node_waits& a) {
-  if (options_.standing != nullptr) options_.standing->note_waiting(a.node);
+  if (options_.standing != nullptr)
+    options_.standing->change([&](auto& choice) { choice.note_waiting(a.node); });
   const std::lock_guard calling{calling_};
   if (on_waiting_) on_waiting_(a.node);
 }
 
+void watcher::carry_out(const action::leader_returns&) {
+  if (options_.standing != nullptr)
+    options_.standing->change([](auto& choice) { choice.note_return(); });
+}
+
+void watcher::carry_out(const action::examine& a) {
+  const auto at = choice_.place_of(a.node);
+  if (!at) return;
+  examinations_[a.node] = std::jthread{[this, at = *at](const std::stop_token& stop) {
+    const bool gone = is_gone(at.host, at.port, options_.node_timeout, stop);
+    post_now(event::examined{node_id{at.node}, gone});
+  }};
+}
+
+void watcher::carry_out(const action::look_for_node_0&) {
+  if (options_.rendezvous_port != 0)
+    search_ = std::jthread{[this](const std::stop_token& stop) { search(stop); }};
+}
+
 void watcher::carry_out(const action::lost& a) {
-  if (options_.standing != nullptr) options_.standing->note_lost(a.node);
+  if (options_.standing != nullptr)
+    options_.standing->change([&](auto& choice) { choice.note_lost(a.node, a.is_silent); });
   report([&] {
     if (!leaving_) lost_ = a;
   });

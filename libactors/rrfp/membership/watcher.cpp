@@ -6,42 +6,63 @@
 
 #include <rrfp/base/check.hpp>
 
+#include "life_line.hpp"
+
 namespace rrfp::actors::control {
 
 namespace {
 
 std::optional<end_mark> end_mark_of(const membership_options& o) {
-  if (o.node != node_id{0} || o.standing == nullptr || o.rendezvous_port == 0) return std::nullopt;
+  if (o.standing == nullptr || o.rendezvous_port == 0) return std::nullopt;
+  if (o.node != o.standing->choice().node()) return std::nullopt;
   end_mark mark{o.rendezvous_port, o.job_hash};
   if (!o.standing->has_joined() && mark.is_set(o.telling_max)) o.standing->note_over();
   return mark;
 }
 
+/// How long this process tries to find one leader that others may have found, or to lead.
+std::chrono::milliseconds patience_of(const membership_options& o) {
+  return o.node_timeout + std::chrono::seconds{5};
+}
+
 /// `o.standing` knows whether the job is over.
-std::variant<leader_core, follower_core> core_of(const membership_options& o) {
+std::variant<leader_core, follower_core> core_of(const membership_options& o, bool inquires) {
   const auto ns = [](std::chrono::nanoseconds time) { return time.count(); };
-  core_options options{o.nodes, o.node, o.description, ns(o.heartbeat), ns(o.node_timeout)};
+  core_options options;
+  options.nodes = o.nodes;
+  options.node = o.node;
+  options.description = o.description;
+  options.heartbeat = ns(o.heartbeat);
+  options.node_timeout = ns(o.node_timeout);
+  options.inquires = inquires;
   if (o.standing != nullptr) {
     options.process = o.standing->process();
     options.again = o.standing->has_joined();
     options.lost = o.standing->lost();
     options.over = o.standing->is_over();
     options.stand_ins = o.stand_ins;
-    options.expected = o.standing->expected();
+    const auto choice = o.standing->choice();
+    options.expected = choice.expected();
+    options.leader = choice.node();
+    if (!o.stand_ins.empty()) options.quorum = choice.quorum();
+    if (choice.has_others()) options.patience = ns(patience_of(o));
+    options.may_be_away = choice.may_be_away();
   }
-  if (o.node == node_id{0}) return leader_core{std::move(options)};
+  if (o.node == options.leader) return leader_core{std::move(options)};
   return follower_core{std::move(options)};
 }
 
 }  // namespace
 
-watcher::watcher(membership_options options, std::optional<secret> key, file_descriptor listener)
+watcher::watcher(membership_options options, std::optional<secret> key, file_descriptor listener,
+                 bool inquires)
     : options_(std::move(options)),
+      choice_(options_.standing != nullptr ? options_.standing->choice() : leader_choice{}),
       key_(std::move(key)),
       job_{options_.version, options_.job_id, options_.job_hash, options_.nodes,
            options_.vector_instructions},
       end_mark_(end_mark_of(options_)),
-      core_(core_of(options_)),
+      core_(core_of(options_, inquires)),
       tls_(leads() ? tls_context::side::node_0 : tls_context::side::node),
       listener_(std::move(listener)) {}
 
@@ -56,11 +77,47 @@ void watcher::end() {
   RRFP_CHECK(thread_.get_id() != std::this_thread::get_id(),
              "a membership must not end in its own callback");
   if (thread_.joinable()) thread_.join();
+  examinations_.clear();
+  search_ = {};
+  if (auto* own = leads() && options_.standing ? options_.standing->life_line() : nullptr)
+    own->rest();
+}
+
+void watcher::search(const std::stop_token& stop) {
+  constexpr std::chrono::seconds pause{1};
+  while (!stop.stop_requested()) {
+    membership_options o;
+    o.nodes = options_.nodes;
+    o.node = options_.node;
+    o.rendezvous_host = options_.rendezvous_host;
+    o.rendezvous_port = options_.rendezvous_port;
+    o.job_id = options_.job_id;
+    o.job_hash = options_.job_hash;
+    o.version = options_.version;
+    o.vector_instructions = options_.vector_instructions;
+    o.heartbeat = options_.heartbeat;
+    o.node_timeout = options_.node_timeout;
+    o.join_timeout = std::chrono::hours{1};
+    o.stop = stop;
+    std::optional<secret> key;
+    if (key_) key.emplace(std::vector<unsigned char>{key_->bytes()});
+    watcher seeker{std::move(o), std::move(key), {}, true};
+    if (seeker.join()) return post_now(event::node_0_found{});
+    // It was refused: another job is there.
+    std::mutex never;
+    std::unique_lock lock{never};
+    std::condition_variable_any{}.wait_for(lock, stop, pause, [] { return false; });
+  }
 }
 
 void watcher::post(event::any e) {
   requests_.push_back(std::move(e));
   wake_.set();
+}
+
+void watcher::post_now(event::any e) {
+  const std::lock_guard lock{mutex_};
+  post(std::move(e));
 }
 
 bool watcher::closing() const {
@@ -69,7 +126,9 @@ bool watcher::closing() const {
 }
 
 status watcher::join() {
-  const auto deadline = clock::now() + options_.join_timeout;
+  auto limit = options_.join_timeout;
+  if (leads() && choice_.has_others()) limit = std::min(limit, patience_of(options_));
+  const auto deadline = clock::now() + limit;
   on_stop_.emplace(options_.stop, [this] { interrupt(); });
   thread_ = std::thread{[this] { watch(); }};
   const auto name = fmt::format("node {}", options_.node.value());
@@ -86,10 +145,11 @@ status watcher::join() {
       why = {"interrupted while joining" + waiting, error_kind::interrupted};
     else
       why = {fmt::format("the {} nodes of the job did not join within {}{}", options_.nodes,
-                         seconds_text(std::chrono::nanoseconds{options_.join_timeout}.count()),
-                         waiting),
+                         seconds_text(std::chrono::nanoseconds{limit}.count()), waiting),
              error_kind::node_lost};
     give_up_reason_ = name + " gave up: " + why.message;
+    if (options_.standing && (!join_failure_ || join_failure_->elsewhere))
+      options_.standing->change([](auto& choice) { choice.note_failed_join(); });
   }
   if (leads() && options_.standing && options_.standing->is_over()) tell_end();
   end();

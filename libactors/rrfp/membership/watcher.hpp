@@ -37,14 +37,16 @@ using clock = std::chrono::steady_clock;
 class watcher {
  public:
   /// Without a key the nodes share a run_key_file. `listener`: of node 0, a socket that already
-  /// listens, or empty.
-  watcher(membership_options options, std::optional<secret> key, file_descriptor listener);
+  /// listens, or empty. `inquires`: as in core_options.
+  watcher(membership_options options, std::optional<secret> key, file_descriptor listener,
+          bool inquires = false);
   ~watcher() { end(); }
 
   /// Starts the watch thread and blocks until the node has joined, or until the join fails.
   status join();
   const std::vector<member>& members() const { return members_; }
   node_id node() const { return options_.node; }
+  node_id leader() const { return choice_.node(); }
   std::uint32_t nodes() const { return options_.nodes; }
   std::chrono::nanoseconds clock_offset() const { return std::chrono::nanoseconds{offset_ns_}; }
   void on_lost(std::function<void(node_id, std::string)> callback);
@@ -75,14 +77,16 @@ class watcher {
 
   // For the process.
   void end();
+  void search(const std::stop_token& stop);
   /// On node 0, which has learned of the end while it joined.
   void tell_end();
   /// Until the node has joined, or cannot; reports what it waits for now and then.
   void wait_to_join(std::unique_lock<std::mutex>& lock, clock::time_point deadline);
   /// Requires the lock.
   void post(event::any e);
+  void post_now(event::any e);
   bool closing() const;
-  bool leads() const { return options_.node == node_id{0}; }
+  bool leads() const { return node() == leader(); }
 
   // For the watch thread: one turn of its loop.
   void watch();
@@ -111,7 +115,10 @@ class watcher {
   void accept_all();
   void connect();
   claim own_claim() const;
-  std::optional<file_descriptor> connect_to(const address& to, std::string& problem);
+  /// The port of the life line of this process; 0: it has none.
+  std::uint16_t open_life_line(const address& here);
+  /// Nothing: `problem` says why, and sets `refused` if nobody listens there.
+  std::optional<file_descriptor> connect_to(const address& to, event::unreachable& problem);
   /// Adds a link and feeds that it is open.
   link& open_link(file_descriptor fd);
   /// Waits until `fd` is ready, the process makes a request, or `until`. True if `fd` is ready.
@@ -130,6 +137,8 @@ class watcher {
   void carry_out(const action::write_notices& a);
   void carry_out(const action::close& a);
   void carry_out(const action::stop_listening&) { listener_.reset(); }
+  void carry_out(const action::examine& a);
+  void carry_out(const action::look_for_node_0&);
   void carry_out(const action::waiting& a);
   void carry_out(const action::refused_join& a);
   void carry_out(const action::gone_early& a);
@@ -139,6 +148,7 @@ class watcher {
   void carry_out(const action::clock_offset& a) { offset_ns_ = a.ns; }
   void carry_out(const action::joined& a);
   void carry_out(const action::node_waits& a);
+  void carry_out(const action::leader_returns&);
   void carry_out(const action::lost& a);
   void carry_out(const action::left&) { may_leave_ = true; }
   void carry_out(const action::exchanged& a);
@@ -148,6 +158,7 @@ class watcher {
   void report(Change change);
 
   const membership_options options_;
+  const leader_choice choice_;  ///< when it begins
   const std::optional<secret> key_;
   const job_identity job_;
   /// Of node 0, if its replacement will find it: it has this port.
@@ -192,6 +203,9 @@ class watcher {
   std::uint32_t links_opened_ = 0;
   std::optional<clock::time_point> connect_at_;
   bool may_leave_ = false;
+
+  std::map<node_id, std::jthread> examinations_;
+  std::jthread search_;  ///< for node 0, while it is absent
 
   std::thread thread_;
   std::optional<std::stop_callback<std::function<void()>>> on_stop_;

@@ -48,11 +48,12 @@ verdict judge_claim(const job_identity& job, const frame& f) {
   return {node_id{c->node}, printable(reason), false, false, process_id{c->process}, c->again != 0};
 }
 
-verdict judge_answer(const frame& f) {
-  if (f.type == accept::type && f.payload.empty()) return {node_id{0}};
+verdict judge_answer(node_id leader, const frame& f) {
+  if (f.type == accept::type && f.payload.empty()) return {leader};
+  const auto name = name_of(leader, {});
   const auto no = f.type == refuse::type ? decode<refuse>(f.payload) : std::nullopt;
-  if (!no) return {node_id{0}, "node 0 sent a malformed answer"};
-  return {node_id{0}, "refused by node 0: " + printable(no->reason), no->for_now != 0,
+  if (!no) return {leader, name + " sent a malformed answer"};
+  return {leader, "refused by " + name + ": " + printable(no->reason), no->for_now != 0,
           no->for_now == 2};
 }
 

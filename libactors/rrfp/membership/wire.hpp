@@ -15,8 +15,9 @@ namespace rrfp::actors::control {
 
 using namespace membership_core;
 
-inline constexpr std::uint16_t wire_version = 8;
-/// Size limits of a frame without its length, before node 0 has accepted the claim and after it.
+inline constexpr std::uint16_t wire_version = 9;
+/// Size limits of a frame without its length, before the leader has accepted the claim and after
+/// it.
 inline constexpr std::size_t early_frame_bytes_max = 4096;
 inline constexpr std::size_t frame_bytes_max = 128 * 1024;
 
@@ -87,9 +88,9 @@ struct verdict {
   bool again = false;
 };
 
-/// Node 0's verdict on a node's claim.
+/// The leader's verdict on a node's claim.
 verdict judge_claim(const job_identity& job, const frame& f);
-/// A node's verdict on node 0's answer.
-verdict judge_answer(const frame& f);
+/// A node's verdict on the leader's answer.
+verdict judge_answer(node_id leader, const frame& f);
 
 }  // namespace rrfp::actors::control

@@ -64,9 +64,12 @@ class byte_reader {
     std::uint32_t count = 0;
     get(count);
     if (count <= rest_.size()) return count;
-    failed_ = true;
+    fail();
     return 0;
   }
+
+  /// What was read is not what the caller takes.
+  void fail() { failed_ = true; }
 
   bool failed() const { return failed_; }
   /// Whether everything was read, and nothing is left.

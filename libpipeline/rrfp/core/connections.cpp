@@ -3,7 +3,7 @@
 namespace rrfp::actors::ucx {
 
 connections::connections(const run& r) : peers_(r.nodes) {
-  for (std::uint32_t n = 1; n < r.nodes; ++n) add(node_id{0}, node_id{n});
+  for (std::uint32_t n = 0; n < r.nodes; ++n) add(r.leader, node_id{n});
   for (std::uint32_t d = 0; d < r.replicas; ++d)
     for (std::uint32_t i = 0; i < r.ranks; ++i) {
       const auto at = [&](stage_id s) { return r.node_of(replica_id{d}, s, rank_id{i}); };

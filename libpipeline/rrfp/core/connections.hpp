@@ -19,10 +19,11 @@ class connections {
     std::uint32_t ranks = 1;
     std::uint32_t replicas = 1;
     std::function<node_id(replica_id, stage_id, rank_id)> node_of;
+    node_id leader{0};
   };
 
-  /// The job on node 0 with all; the ranks of a stage with each other; a rank with its replicas,
-  /// and with the same rank of the neighbouring stages.
+  /// The job on the leader with all; the ranks of a stage with each other; a rank with its
+  /// replicas, and with the same rank of the neighbouring stages.
   explicit connections(const run& r);
 
   /// Both ways. Not of a node with itself.

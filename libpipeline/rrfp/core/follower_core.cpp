@@ -35,7 +35,7 @@ bool follower_core::expects(const event::any& e) const {
   const bool is_current = connection == connection_;
   switch (phase_) {
     case follower_phase::connecting:
-      return is<unreachable, opened>(e) || (common_.is_over() && is<leave>(e));
+      return is<listening, unreachable, opened>(e) || (common_.is_over() && is<leave>(e));
     case follower_phase::handshaking:
       if (is<leave>(e)) return common_.is_over();
       return is_current && is<proven, refused, heard, garbled, event::closed>(e);
@@ -55,7 +55,7 @@ bool follower_core::expects(const event::any& e) const {
 // ---- joining
 
 void follower_core::after(const event::unreachable& e) {
-  if (!e.for_good) return retry(e.why);
+  if (!e.for_good) return retry(e.why, e.is_refused);
   phase_ = follower_phase::ended;
   common_.act(action::join_failed{e.why, false});
 }
@@ -72,7 +72,15 @@ void follower_core::after(const event::proven&) {
   phase_ = follower_phase::introduced;
   common_.act(action::admit{connection_});
   if (common_.is_over()) return send(over{});
-  send(introduce{common_.options.description});
+  const auto& o = common_.options;
+  if (o.inquires) {
+    send(inquiry{});
+    phase_ = follower_phase::ended;
+    return common_.act(action::joined{});
+  }
+  introduce own{o.description, port_};
+  for (const auto n : o.quorum) own.quorum.push_back(n.value());
+  send(std::move(own));
 }
 
 void follower_core::after(const event::garbled& e) {
@@ -91,15 +99,24 @@ void follower_core::refuse(const std::string& reason, bool for_now) {
   common_.act(action::join_failed{"rendezvous " + address_ + ": " + reason, for_now});
 }
 
-void follower_core::retry(std::string waiting) {
+void follower_core::retry(std::string waiting, bool is_gone) {
+  const auto& o = common_.options;
+  if (!began_) began_ = now_;
+  if (o.patience && ((is_gone && !o.may_be_away) || now_ - *began_ >= *o.patience)) {
+    phase_ = follower_phase::ended;
+    return common_.act(action::join_failed{std::move(waiting), true, true});
+  }
   phase_ = follower_phase::connecting;
   common_.act(action::waiting{std::move(waiting)});
-  common_.act(action::connect{now_ + retry_after});
+  common_.act(action::connect{now_ + (o.inquires ? inquire_after : retry_after)});
 }
 
 void follower_core::become_member() {
   phase_ = follower_phase::joined;
-  common_.act(action::joined{{{0, host_, node_0_description_}}});
+  action::joined told{{{common_.options.leader.value(), host_, leader_description_}}};
+  for (const auto n : start_.absent) told.absent.emplace_back(n);
+  told.successors = std::exchange(start_.successors, {});
+  common_.act(std::move(told));
 }
 
 // ---- messages
@@ -111,8 +128,9 @@ void follower_core::after(const event::received& e) {
 
 bool follower_core::take(const start& m) {
   if (has_started()) return false;
-  node_0_description_ = printable(m.description);
-  node_0_status_.clear();  // until now it named the missing nodes
+  leader_description_ = printable(m.description);
+  start_ = m;
+  leader_status_.clear();  // until now it named the missing nodes
   phase_ = follower_phase::measuring;
   if (filter_.count() >= round_trips_first) become_member();
   return true;
@@ -122,7 +140,7 @@ bool follower_core::take(const over&) {
   if (has_started()) return false;
   phase_ = follower_phase::ended;
   common_.act(action::close{connection_});
-  node_0_left_ = true;
+  leader_left_ = true;
   if (common_.is_over()) {
     if (common_.is_leaving()) common_.report_left();
     return true;
@@ -132,18 +150,24 @@ bool follower_core::take(const over&) {
   return true;
 }
 
+bool follower_core::take(const leader_returns&) {
+  if (phase_ != follower_phase::joined) return false;
+  common_.act(action::leader_returns{});
+  return true;
+}
+
 bool follower_core::take(const give_up& m) {
   if (has_started()) return false;
   phase_ = follower_phase::ended;
   common_.act(action::close{connection_});
-  common_.act(action::join_failed{printable(m.reason), true});
+  common_.act(action::join_failed{printable(m.reason), true, true});
   return true;
 }
 
 bool follower_core::take(const pong& m) {
-  node_0_status_ = printable(m.status);
-  if (!has_started() && !node_0_status_.empty())
-    common_.act(action::waiting{"node 0 is " + node_0_status_});
+  leader_status_ = printable(m.status);
+  if (!has_started() && !leader_status_.empty())
+    common_.act(action::waiting{leader_name() + " is " + leader_status_});
   filter_.add(m.ping_sent_ns, m.here_ns, now_);
   common_.act(action::clock_offset{filter_.offset()});
   if (filter_.count() < round_trips_first)
@@ -163,10 +187,10 @@ bool follower_core::take(const lost& m) {
 }
 
 bool follower_core::take(const goodbye&) {
-  node_0_left_ = true;
-  say_goodbye();  // node 0 waits for it before it closes
+  leader_left_ = true;
+  say_goodbye();  // the leader waits for it before it closes
   if (!common_.is_leaving()) return true;
-  // Confirms the dismissal: without it, node 0 would wait for the replacement of a killed node.
+  // Confirms the dismissal: without it, the leader would wait for the replacement of a killed node.
   if (common_.is_over()) send(goodbye{});
   common_.report_left();
   return true;
@@ -199,46 +223,51 @@ bool follower_core::take(const no_exchange& m) {
 void follower_core::settle_exchange() {
   if (!common_.is_exchanging()) return;
   common_.settle_exchange();
-  if (common_.is_exchanging() && node_0_left_)
-    common_.fail_exchange(
-        {name_of(node_id{0}, node_0_description_) + " has left the job: no exchange with it",
-         error_kind::node_lost});
+  if (common_.is_exchanging() && leader_left_)
+    common_.fail_exchange({name_of(common_.options.leader, leader_description_) +
+                               " has left the job: no exchange with it",
+                           error_kind::node_lost});
   if (common_.is_overdue(now_))
-    common_.fail_exchange({common_.overdue("no answer from node 0"), error_kind::node_lost});
+    common_.fail_exchange(
+        {common_.overdue("no answer from " + leader_name()), error_kind::node_lost});
 }
 
 // ---- losses and time
 
 void follower_core::end_connection(const std::string& why, bool silent) {
-  // A node 0 that has left took this node for a member until then.
-  if (!node_0_left_ && common_.has_overslept(now_)) common_.fence(common_.options.process);
+  // A leader that has left took this node for a member until then.
+  if (!leader_left_ && common_.has_overslept(now_)) common_.fence(common_.options.process);
   const bool is_fenced = common_.is_fenced(common_.options.process);
   if (phase_ == follower_phase::handshaking) {
     common_.act(action::close{connection_});
-    return retry("no handshake with node 0 at " + address_);
+    const bool is_stopped = why.empty();
+    return retry("no handshake with " + leader_name() + " at " + address_, is_stopped);
   }
   if (phase_ == follower_phase::introduced) {
     common_.act(action::close{connection_});
     if (is_fenced) return give_up_place();
-    common_.act(gone_early(name_of(node_id{0}, {}), why));
-    return retry("the connection to node 0 ended: " + why);
+    common_.act(gone_early(leader_name(), why));
+    return retry("the connection to " + leader_name() + " ended: " + why);
   }
   // The job has begun for the others: report a loss instead of joining again.
   if (phase_ == follower_phase::measuring) become_member();
-  if (common_.is_over() && !node_0_left_) {
-    // The next process of node 0 must learn it.
+  if (common_.is_over() && !leader_left_) {
+    // The next process of that node must learn it.
     common_.act(action::close{connection_});
-    return retry("node 0 was lost after the end of the job: " + why);
+    return retry(leader_name() + " was lost after the end of the job: " + why);
   }
   if (common_.is_leaving())
     common_.report_left();
   else if (is_fenced)
     common_.lose(common_.options.node, common_.overslept());
-  else if (!node_0_left_)
-    common_.lose(node_id{0},
-                 name_of(node_id{0}, node_0_description_, node_0_status_) + " was lost: " + why);
-  // If node 0 only stalled, it reads the notice when it resumes.
-  if (silent && common_.loss() && !is_fenced) send(lost{0, common_.loss()->message});
+  else if (!leader_left_)
+    common_.lose(
+        common_.options.leader,
+        name_of(common_.options.leader, leader_description_, leader_status_) + " was lost: " + why,
+        silent);
+  // If the leader only stalled, it reads the notice when it resumes.
+  if (silent && common_.loss() && !is_fenced)
+    send(lost{common_.options.leader.value(), common_.loss()->message});
   common_.act(action::close{connection_});
   phase_ = follower_phase::ended;
 }
@@ -272,7 +301,7 @@ void follower_core::after(const event::leave&) {
   if (common_.is_leaving()) return;
   common_.begin_leaving();
   if (phase_ == follower_phase::joined) say_goodbye();
-  if (phase_ == follower_phase::ended || node_0_left_) common_.report_left();
+  if (phase_ == follower_phase::ended || leader_left_) common_.report_left();
 }
 
 void follower_core::after(const event::closing&) {

@@ -1,18 +1,20 @@
-/// The membership of every node but node 0: one connection to node 0, retried until the job begins.
+/// The membership of every node but the leader: one connection to the leader, retried until the job
+/// begins.
 ///
 ///   connecting -> handshaking -> introduced -> measuring -> joined -> ended
 ///       ^              |             |
-///       +--------------+-------------+    node 0 is not up, or is gone before the job began
+///       +--------------+-------------+  the leader is not up, or is gone before the job began
 ///
-/// After the start of the job the node measures its clock against that of node 0 before it reports
-/// that it has joined. Then the end of the connection is the loss of node 0, unless either side has
-/// said goodbye; all other losses are announced by node 0.
+/// After the start of the job the node measures its clock against that of the leader before it
+/// reports that it has joined. Then the end of the connection is the loss of the leader, unless
+/// either side has said goodbye; all other losses are announced by the leader.
 ///
 /// Pure: equal events and times give equal actions. An event that the phase does not expect changes
 /// nothing.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,9 +28,9 @@ enum class follower_phase : std::uint8_t {
   connecting,  ///< an attempt is under way or due
   handshaking,
   introduced,  ///< waits until all nodes have joined
-  measuring,   ///< the job begins: the first round trips to node 0
+  measuring,   ///< the job begins: the first round trips to the leader
   joined,
-  ended,  ///< the join or the connection has failed, or node 0 has left
+  ended,  ///< the join or the connection has failed, or the leader has left
   closed,
 };
 
@@ -37,6 +39,7 @@ std::string_view name(follower_phase p);
 class follower_core {
  public:
   static constexpr std::int64_t retry_after = 100'000'000;
+  static constexpr std::int64_t inquire_after = 1'000'000'000;
   /// Round trips before the join is reported, so that the clock offset is good from the start.
   static constexpr std::size_t round_trips_first = 8;
 
@@ -53,7 +56,9 @@ class follower_core {
     return phase_ == follower_phase::measuring || phase_ == follower_phase::joined;
   }
 
-  void after(const event::listening&) {}
+  void after(const event::listening& e) { port_ = e.port; }
+  void after(const event::examined&) {}
+  void after(const event::node_0_found&) {}
   void after(const event::unreachable& e);
   void after(const event::opened& e);
   void after(const event::proven&);
@@ -71,7 +76,7 @@ class follower_core {
   void after(const event::woke&) { common_.note_turn(now_); }
   void after(const event::turn&);
 
-  // Each takes a message of node 0. False: it is malformed, or comes at the wrong time.
+  // Each takes a message of the leader. False: it is malformed, or comes at the wrong time.
   bool take(const start& m);
   bool take(const over&);
   bool take(const give_up& m);
@@ -80,14 +85,17 @@ class follower_core {
   bool take(const goodbye&);
   bool take(const piece& m);
   bool take(const no_exchange& m);
+  bool take(const leader_returns&);
   bool take(const introduce&) { return false; }
+  bool take(const inquiry&) { return false; }
   bool take(const ping&) { return false; }
   bool take(const malformed&) { return false; }
 
-  void retry(std::string waiting);
+  /// `is_gone`: there is no process that could lead soon.
+  void retry(std::string waiting, bool is_gone = false);
   void refuse(const std::string& reason, bool for_now);
   void become_member();
-  /// The connection to node 0 failed, timed out or carried invalid data. `silent`: node 0 may only
+  /// The connection to the leader failed, timed out or carried invalid data. `silent`: it may only
   /// have stalled.
   void end_connection(const std::string& why, bool silent = false);
   void give_up_place();
@@ -99,17 +107,22 @@ class follower_core {
   follower_phase phase_ = follower_phase::connecting;
   std::int64_t now_ = 0;
   connection_id connection_;  ///< the current one, or the last
-  std::string address_;       ///< of node 0
+  std::string address_;       ///< of the leader
   std::string host_;
   std::int64_t since_ = 0;
   std::int64_t heard_ = 0;
   std::int64_t heartbeat_due_ = 0;
-  std::string node_0_description_;
-  std::string node_0_status_;
+  std::string leader_name() const { return name_of(common_.options.leader, {}); }
+
+  std::uint16_t port_ = 0;
+  std::optional<std::int64_t> began_;  ///< when it had to wait first
+  std::string leader_description_;
+  std::string leader_status_;
+  start start_;  ///< what the leader has said at the start
   clock_filter filter_;
-  bool node_0_left_ = false;
+  bool leader_left_ = false;
   bool said_goodbye_ = false;
-  std::uint64_t round_ = 0;  ///< exchanges that node 0 has answered
+  std::uint64_t round_ = 0;  ///< exchanges that the leader has answered
   arriving_bytes answer_;
 };
 

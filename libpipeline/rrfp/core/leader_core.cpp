@@ -56,12 +56,14 @@ bool leader_core::expects(const event::any& e) const {
 void leader_core::after(const event::listening& e) {
   listening_ = e.address;
   host_ = e.host;
+  port_ = e.port;
   if (common_.is_over()) {
     common_.act(action::job_over{});
     return begin_telling();
   }
   phase_ = leader_phase::joining;
   last_joined_ = now_;
+  examine_missing(true);
   report_missing_nodes();
   start_if_complete();
 }
@@ -78,7 +80,7 @@ void leader_core::after(const event::opened& e) {
 
 void leader_core::after(const event::proven& e) {
   auto& p = peers_.at(e.connection);
-  if (common_.is_over() && e.node != node_id{0}) {
+  if (common_.is_over() && e.node != own()) {
     p.node = e.node;
     return tell_end(p);
   }
@@ -103,7 +105,7 @@ void leader_core::after(const event::proven& e) {
 }
 
 std::string leader_core::why_unavailable(node_id node) const {
-  if (node == node_id{0}) return "node 0 is the node that listens";
+  if (node == own()) return name_of(node, {}) + " is the node that listens";
   const auto name = name_of(node, {});
   if (phase_ != leader_phase::joining)
     return name + " is too late: all " + std::to_string(common_.options.nodes) +
@@ -146,9 +148,12 @@ void leader_core::report_refusal(const peer& p, std::optional<node_id> claimed,
 
 void leader_core::introduce_node(peer& p, const any_message& m) {
   if (std::holds_alternative<over>(m)) return learn_end(p);
+  if (std::holds_alternative<inquiry>(m)) return drop(p.id, {});
   const auto* said = std::get_if<introduce>(&m);
   if (said == nullptr) return drop(p.id, "expected an introduction");
   p.description = printable(said->description);
+  p.quorum = said->quorum;
+  p.port = said->port;
   p.at = stage::joined;
   ++joined_;
   last_joined_ = now_;
@@ -159,10 +164,54 @@ void leader_core::introduce_node(peer& p, const any_message& m) {
 
 bool leader_core::has_joined(node_id node) const {
   const auto* p = by_node_[node.value()];
-  return node == node_id{0} || (p != nullptr && p->at == stage::joined);
+  return node == own() || (p != nullptr && p->at == stage::joined);
 }
 
-bool leader_core::is_enough() const {
+bool leader_core::is_back(node_id node) const {
+  if (node == own()) return common_.options.again;
+  const auto* p = by_node_[node.value()];
+  return p != nullptr && p->at == stage::joined && p->again;
+}
+
+std::vector<std::set<node_id>> leader_core::quorums() const {
+  std::vector<std::set<node_id>> all{common_.options.quorum};
+  for (const auto* p : by_node_) {
+    if (p == nullptr || p->at != stage::joined || p->quorum.empty()) continue;
+    auto& of_peer = all.emplace_back();
+    for (const auto n : p->quorum) of_peer.emplace(n);
+  }
+  return all;
+}
+
+bool leader_core::is_quorum(const std::set<node_id>& of) const {
+  std::size_t back = 0, gone = 0;
+  for (const auto n : of)
+    if (is_back(n))
+      ++back;
+    else
+      gone += gone_.contains(n);
+  // Nodes that have ended are not left out of the count: they may have gone on with others before.
+  return back + gone == of.size() || 2 * back > of.size() ||
+         (2 * back == of.size() && is_back(*of.begin()));
+}
+
+void leader_core::examine_missing(bool known) {
+  std::set<node_id> missing;
+  for (const auto& of : quorums()) missing.insert(of.begin(), of.end());
+  for (const auto n : missing)
+    if (!is_back(n) && !gone_.contains(n) && !(known && common_.options.expected.contains(n)) &&
+        examining_.insert(n).second)
+      common_.act(action::examine{n});
+  examine_due_ = now_ + (known ? rejoin_max : examine_after);
+}
+
+void leader_core::after(const event::examined& e) {
+  examining_.erase(e.node);
+  if (e.is_gone) gone_.insert(e.node);
+  start_if_complete();
+}
+
+bool leader_core::is_enough() {
   const auto& o = common_.options;
   const auto joined = [this](node_id n) { return has_joined(n); };
   if (!goes_on_ || o.stand_ins.empty() || !std::ranges::all_of(o.stand_ins, [&](const auto& set) {
@@ -170,7 +219,11 @@ bool leader_core::is_enough() const {
       }))
     return false;
   const bool have_come = !o.expected.empty() && std::ranges::all_of(o.expected, joined);
-  return have_come || now_ - last_joined_ >= rejoin_max;
+  const bool is_late = now_ - last_joined_ >= rejoin_max;
+  if (!have_come && !is_late) return false;
+  if (std::ranges::all_of(quorums(), [this](const auto& of) { return is_quorum(of); })) return true;
+  if (is_late && now_ >= examine_due_) examine_missing(false);
+  return false;
 }
 
 void leader_core::start_if_complete() {
@@ -180,30 +233,39 @@ void leader_core::start_if_complete() {
 
 void leader_core::begin_job() {
   const auto& o = common_.options;
-  roster_ = {{0, host_, o.description}};
-  for (std::uint32_t n = 1; n < o.nodes; ++n) {
+  start told{o.description};
+  for (std::uint32_t n = 0; n < o.nodes; ++n) {
     const auto* p = by_node_[n];
+    if (node_id{n} == own()) {
+      roster_.push_back({n, host_, o.description});
+      if (port_ != 0) told.successors.push_back({n, host_, port_});
+      continue;
+    }
     if (has_joined(node_id{n})) {
       roster_.push_back({n, p->host, p->description});
+      if (p->port != 0) told.successors.push_back({n, p->host, p->port});
       continue;
     }
     if (p != nullptr) drop(p->id, "the job goes on without it");
     roster_.push_back({n, {}, {}, true});
+    told.absent.push_back(n);
     absent_.insert(node_id{n});
     told_.insert(node_id{n});
   }
   common_.status.clear();
   clear_contributions();
-  send(members(), start{o.description});
-  common_.act(action::joined{roster_});
+  told.successors.resize(std::min(told.successors.size(), successors_max));
+  send(members(), told);
+  common_.act(action::joined{roster_, {absent_.begin(), absent_.end()}, told.successors});
+  if (absent_.contains(node_id{0})) common_.act(action::look_for_node_0{});
   phase_ = leader_phase::running;
 }
 
 void leader_core::report_missing_nodes() {
   if (phase_ != leader_phase::joining) return;
   std::vector<std::uint32_t> missing;
-  for (std::uint32_t i = 1; i < by_node_.size(); ++i)
-    if (by_node_[i] == nullptr || by_node_[i]->at != stage::joined) missing.push_back(i);
+  for (std::uint32_t n = 0; n < by_node_.size(); ++n)
+    if (!has_joined(node_id{n})) missing.push_back(n);
   // The heartbeats carry it to the nodes that wait, for their own messages.
   common_.status = missing.empty() ? "" : "waiting for " + names_of(missing);
   common_.act(action::waiting{common_.status + " (listening on " + listening_ + ")"});
@@ -227,9 +289,11 @@ std::string leader_core::take(peer& p, const ping& m) {
 }
 
 std::string leader_core::take(peer&, const lost& m) {
-  if (phase_ == leader_phase::joining || m.node != 0) return "it sent a malformed message";
+  if (phase_ == leader_phase::joining || m.node != own().value())
+    return "it sent a malformed message";
   if (common_.was_stalled(now_)) declare_self_lost(printable(m.why));
-  return "it received no heartbeat from node 0 for " + seconds_text(common_.options.node_timeout);
+  return "it received no heartbeat from " + name_of(own(), {}) + " for " +
+         seconds_text(common_.options.node_timeout);
 }
 
 std::string leader_core::take(peer& p, const piece& m) {
@@ -273,7 +337,7 @@ void leader_core::after(const event::garbled& e) {
 
 void leader_core::after(const event::contributed& e) {
   if (!common_.begin_exchange(e)) return;
-  contributions_[0] = e.bytes;
+  contributions_[own().value()] = e.bytes;
   --contributions_missing_;
 }
 
@@ -320,6 +384,13 @@ void leader_core::fail_exchange(const std::string& why) {
 
 // ---- losses
 
+void leader_core::after(const event::node_0_found&) {
+  if (phase_ != leader_phase::running || !absent_.contains(node_id{0})) return;
+  send(members(), leader_returns{});
+  common_.act(action::leader_returns{});
+  common_.act(action::node_waits{node_id{0}});
+}
+
 void leader_core::drop(connection_id c, const std::string& why) {
   const auto found = peers_.find(c);
   const auto& p = found->second;
@@ -327,7 +398,7 @@ void leader_core::drop(connection_id c, const std::string& why) {
   const bool is_loss =
       admitted && phase_ == leader_phase::running && !p.said_goodbye && !common_.is_over();
   if (admitted && phase_ == leader_phase::joining && common_.has_overslept(now_)) give_up_place();
-  if (p.at == stage::handshaking || p.at == stage::introducing)
+  if (!why.empty() && (p.at == stage::handshaking || p.at == stage::introducing))
     report_refusal(p, admitted ? std::optional{p.node} : std::nullopt, why);
   vacate(p);
   // It was killed before it could end: its replacement must be told again.
@@ -366,9 +437,9 @@ void leader_core::declare_lost(const peer& p, const std::string& why) {
 void leader_core::declare_self_lost(const std::string& message) {
   if (phase_ != leader_phase::running || common_.is_over()) return;
   common_.act(action::stop_listening{});
-  send(members(), lost{0, message});
+  send(members(), lost{own().value(), message});
   common_.fence(common_.options.process);
-  common_.lose(node_id{0}, message);
+  common_.lose(own(), message);
   phase_ = leader_phase::lost;
 }
 
@@ -423,7 +494,7 @@ void leader_core::check(peer& p) {
   }
 }
 
-/// Another process of node 0 may wait for the port.
+/// Another process of this node may wait for the port.
 void leader_core::give_up_place() {
   common_.fence(common_.options.process);
   common_.act(action::stop_listening{});

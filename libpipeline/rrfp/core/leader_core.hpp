@@ -1,4 +1,5 @@
-/// The membership of node 0: who may join, when the job begins, who is silent, lost or gone.
+/// The membership of the leader, which is node 0 or its successor: who may join, when the job
+/// begins, who is silent, lost or gone.
 ///
 ///   opening -> joining -> running -> lost
 ///                            |         |
@@ -10,7 +11,9 @@
 ///
 /// After a loss the job may go on without nodes (core_options::stand_ins): once those that are
 /// expected have joined, or no further one has for rejoin_max. A node that comes later waits;
-/// node_waits says so.
+/// node_waits says so. So that parts of the nodes that cannot reach each other do not all go on, it
+/// also takes more than half of the nodes that were there before, or half with the first of them,
+/// or all whose processes have not ended, which `examine` asks for.
 ///
 /// Pure: equal events and times give equal actions. An event that the phase does not expect, or of
 /// a connection that is closed, changes nothing.
@@ -48,6 +51,7 @@ class leader_core {
   static constexpr std::int64_t refused_max = 1'000'000'000;
   static constexpr int refusals_reported_max = 100;
   static constexpr std::int64_t rejoin_max = 1'000'000'000;
+  static constexpr std::int64_t examine_after = 5'000'000'000;
 
   explicit leader_core(core_options options)
       : common_(std::move(options)),
@@ -78,6 +82,8 @@ class leader_core {
     node_id node{};
     process_id process{};
     bool again = false;  ///< as in event::proven
+    std::vector<std::uint32_t> quorum{};
+    std::uint16_t port = 0;
     std::string description{};
     std::string status{};
     bool said_goodbye = false;
@@ -99,6 +105,8 @@ class leader_core {
   void after(const event::received& e);
   void after(const event::garbled& e);
   void after(const event::closed& e) { drop(e.connection, e.why); }
+  void after(const event::examined& e);
+  void after(const event::node_0_found&);
   void after(const event::contributed& e);
   void after(const event::answered& e);
   void after(const event::interrupted&) { common_.interrupt(); }
@@ -127,8 +135,17 @@ class leader_core {
   void start_if_complete();
   void begin_job();
   /// Whether the job may go on without the nodes that have not joined.
-  bool is_enough() const;
+  bool is_enough();
+  /// Whether no other part of these nodes may go on.
+  bool is_quorum(const std::set<node_id>& of) const;
+  /// The sets that must be one.
+  std::vector<std::set<node_id>> quorums() const;
+  /// Asks about the nodes that a quorum lacks; `known`: which are not expected.
+  void examine_missing(bool known);
   bool has_joined(node_id node) const;
+  /// As a process that was a member before.
+  bool is_back(node_id node) const;
+  node_id own() const { return common_.options.node; }
   /// Clears the contributions for the next exchange, to which absent nodes contribute nothing.
   void clear_contributions();
   void report_missing_nodes();
@@ -142,7 +159,7 @@ class leader_core {
   void turn_away(peer& p, const std::string& answer, bool for_now, bool lost);
   void report_refusal(const peer& p, std::optional<node_id> claimed, const std::string& reason);
   void declare_lost(const peer& p, const std::string& why);
-  /// Node 0 itself is lost.
+  /// This node itself is lost.
   void declare_self_lost(const std::string& message);
   void give_up_place();
   void settle_exchange();
@@ -174,17 +191,22 @@ class leader_core {
   std::string listening_;
   std::string host_;
   std::map<connection_id, peer> peers_;
-  std::vector<peer*> by_node_;    ///< admitted; the entry of node 0 stays null
+  std::vector<peer*> by_node_;    ///< admitted; the entry of this node stays null
   std::size_t joined_ = 0;        ///< of them, that have introduced themselves
-  std::int64_t last_joined_ = 0;  ///< when the last of them did; before, when node 0 listened
+  std::int64_t last_joined_ = 0;  ///< when the last of them did; before, when this node listened
   std::vector<roster_entry> roster_;
   std::int64_t check_due_ = 0;
-  /// By node: what has come for the running exchange, or for the next one once node 0 has answered.
+  /// By node: what has come for the running exchange, or for the next one once this node has
+  /// answered.
   std::vector<shared_bytes> contributions_;
   std::size_t contributions_missing_ = 0;
   std::uint64_t round_ = 0;  ///< of them
   bool goes_on_;             ///< a process has been a member before: the job has begun
   std::set<node_id> absent_;
+  std::set<node_id> examining_;
+  std::set<node_id> gone_;  ///< do not go on
+  std::int64_t examine_due_ = 0;
+  std::uint16_t port_ = 0;  ///< as introduce::port
   std::set<node_id> departed_;
   std::set<node_id> told_;                  ///< know that the job is over, and need nothing more
   std::optional<connection_id> dismissed_;  ///< the newest

@@ -62,9 +62,9 @@ void common_part::fence(process_id process) {
   if (fenced_.insert(process).second) act(action::fence{process});
 }
 
-void common_part::lose(node_id node, std::string message) {
+void common_part::lose(node_id node, std::string message, bool is_silent) {
   if (loss_ || leaving_ || over_) return;
-  loss_ = {node, std::move(message)};
+  loss_ = {node, std::move(message), is_silent};
   act(*loss_);
 }
 

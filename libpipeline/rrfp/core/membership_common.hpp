@@ -1,5 +1,5 @@
-/// What the cores of node 0 and of the other nodes have in common: the first loss, this node's own
-/// stalls, leaving, and the exchanges.
+/// What the cores of the leader and of the other nodes have in common: the first loss, this node's
+/// own stalls, leaving, and the exchanges.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@ inline constexpr std::int64_t handshake_max = 5'000'000'000;
 struct core_options {
   std::uint32_t nodes = 1;
   node_id node;
+  node_id leader{0};  ///< the node that listens: this one, or another
   std::string description;
   std::int64_t heartbeat = 0;
   std::int64_t node_timeout = 0;  ///< three heartbeats at least
@@ -33,6 +34,15 @@ struct core_options {
   /// The nodes that will join soon, as far as the process knows: those that were there before the
   /// loss, and one that waited.
   std::set<node_id> expected{};
+  /// As introduce::quorum.
+  std::set<node_id> quorum{};
+  /// How long a follower tries to reach the leader before it fails, if the process lives and may
+  /// lead soon. Nothing: for ever, also if it does not.
+  std::optional<std::int64_t> patience{};
+  /// The process lives even if nobody listens at its address.
+  bool may_be_away = false;
+  /// A follower only asks whether the leader listens; it has joined when it knows.
+  bool inquires = false;
 
   /// The longest time between two turns of the driver.
   std::int64_t turn() const { return heartbeat / 2; }
@@ -85,7 +95,7 @@ class common_part {
   bool is_fenced(process_id process) const { return fenced_.contains(process); }
 
   /// Reports a loss unless this node leaves. The first one ends the job; the others follow from it.
-  void lose(node_id node, std::string message);
+  void lose(node_id node, std::string message, bool is_silent = false);
   const std::optional<action::lost>& loss() const { return loss_; }
   /// All nodes have agreed on the end: from now on there are no losses.
   void end_job() {

@@ -1,6 +1,7 @@
-/// The events that a membership core receives and the actions that it returns, the same for node 0
-/// (leader_core) and for the others (follower_core). docs/driving-the-core.md says what to do with
-/// each action. Times are nanoseconds of a clock that never goes back.
+/// The events that a membership core receives and the actions that it returns, the same for the
+/// leader (leader_core), which is node 0 or its successor, and for the others (follower_core).
+/// docs/driving-the-core.md says what to do with each action. Times are nanoseconds of a clock that
+/// never goes back.
 #pragma once
 
 #include <cstdint>
@@ -30,15 +31,17 @@ struct roster_entry {
 
 namespace event {
 
-/// Node 0 listens.
+/// The leader listens; or a follower, for the case that it must lead.
 struct listening {
   std::string address;
   std::string host;
+  std::uint16_t port = 0;  ///< where others find this process if the leader is lost; 0: nowhere
 };
-/// Another node cannot reach node 0. `for_good`: do not try again.
+/// Another node cannot reach the leader. `for_good`: do not try again.
 struct unreachable {
   std::string why;
   bool for_good = false;
+  bool is_refused = false;  ///< nobody listens there: the process has ended
 };
 /// A connection was accepted or made; its handshake begins.
 struct opened {
@@ -78,6 +81,14 @@ struct closed {
   connection_id connection;
   std::string why;
 };
+/// Answers examine. `is_gone`: the process has ended, or is stopped for longer than the node
+/// timeout: it does not go on with the job.
+struct examined {
+  node_id node;
+  bool is_gone = false;
+};
+/// Node 0, which was absent, listens.
+struct node_0_found {};
 
 // What this process asks for.
 
@@ -88,7 +99,7 @@ struct contributed {
   std::int64_t deadline = 0;  ///< the time at which the exchange has failed
   bool last = false;          ///< with it the job is over
 };
-/// Node 0: what it answers to the bytes of all nodes, by node; or one answer for all of them.
+/// The leader: what it answers to the bytes of all nodes, by node; or one answer for all of them.
 struct answered {
   std::vector<shared_bytes> answers;
 };
@@ -108,9 +119,9 @@ struct woke {};
 /// All that had arrived is fed. Comes every `core_options::turn()` at least.
 struct turn {};
 
-using any =
-    std::variant<listening, unreachable, opened, proven, refused, heard, received, garbled, closed,
-                 contributed, answered, interrupted, status_set, leave, closing, woke, turn>;
+using any = std::variant<listening, unreachable, opened, proven, refused, heard, received, garbled,
+                         closed, examined, node_0_found, contributed, answered, interrupted,
+                         status_set, leave, closing, woke, turn>;
 
 /// Whether the event is one of these.
 template <class... Events>
@@ -132,7 +143,7 @@ inline std::optional<connection_id> connection_of(const any& e) {
 
 namespace action {
 
-/// Connect to node 0 at this time; answer with opened or unreachable.
+/// Connect to the leader at this time; answer with opened or unreachable.
 struct connect {
   std::int64_t at = 0;
 };
@@ -167,6 +178,13 @@ struct close {
   connection_id connection;
 };
 struct stop_listening {};
+/// Find out whether the process of this node, which has not joined, has ended or is stopped; answer
+/// with examined.
+struct examine {
+  node_id node;
+};
+/// Connect to the rendezvous now and then, and answer with node_0_found.
+struct look_for_node_0 {};
 
 // Reports to the process.
 
@@ -180,10 +198,11 @@ struct refused_join {
 struct gone_early {
   std::string line;
 };
-/// `for_now`: a later join may succeed.
+/// `for_now`: a later join may succeed; `elsewhere`: perhaps with another leader.
 struct join_failed {
   std::string why;
   bool for_now = false;
+  bool elsewhere = false;
 };
 /// This process was lost: it may not join again.
 struct fence {
@@ -191,26 +210,31 @@ struct fence {
 };
 /// All nodes have agreed on the end of the job, and this one knows.
 struct job_over {};
-/// To be added to this clock to get that of node 0.
+/// To be added to this clock to get that of the leader.
 struct clock_offset {
   std::int64_t ns = 0;
 };
-/// `members`: on node 0 all nodes, by number; on the others node 0 alone.
+/// `members`: on the leader all nodes, by number; on the others the leader alone.
 struct joined {
   std::vector<roster_entry> members;
+  std::vector<node_id> absent{};
+  std::vector<successor> successors{};  ///< of the leader
 };
-/// On node 0: the job has gone on without this node, and a process that takes its place waits.
+/// On the leader: the job has gone on without this node, and a process that takes its place waits.
 struct node_waits {
   node_id node;
 };
+/// All join node 0 next, which was absent.
+struct leader_returns {};
 /// At most once. Not after leave.
 struct lost {
   node_id node;
   std::string message;
+  bool is_silent = false;  ///< it may still be there
 };
 /// The process may end once all messages are written.
 struct left {};
-/// The bytes of an exchange. On node 0 those of all nodes, by number: it answers them with
+/// The bytes of an exchange. On the leader those of all nodes, by number: it answers them with
 /// `answered`. On the others the answer.
 struct exchanged {
   std::vector<shared_bytes> all;
@@ -219,10 +243,10 @@ struct exchange_failed {
   error why;
 };
 
-using any =
-    std::variant<connect, admit, refuse, send, contribute, write_notices, close, stop_listening,
-                 waiting, refused_join, gone_early, join_failed, fence, job_over, clock_offset,
-                 joined, node_waits, lost, left, exchanged, exchange_failed>;
+using any = std::variant<connect, admit, refuse, send, contribute, write_notices, close,
+                         stop_listening, examine, look_for_node_0, waiting, refused_join,
+                         gone_early, join_failed, fence, job_over, clock_offset, joined, node_waits,
+                         leader_returns, lost, left, exchanged, exchange_failed>;
 
 }  // namespace action
 

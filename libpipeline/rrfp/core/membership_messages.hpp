@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include <rrfp/base/ids.hpp>
 
@@ -25,20 +26,63 @@ inline constexpr std::size_t gather_bytes_max = 64 * 1024 * 1024;
 inline constexpr std::size_t piece_bytes_max = 64 * 1024;
 inline constexpr std::size_t name_bytes_max = 256;
 inline constexpr std::size_t reason_bytes_max = 2048;
+inline constexpr std::size_t host_bytes_max = 64;
+/// How many nodes may succeed a leader; more would not be asked before the job gives up.
+inline constexpr std::size_t successors_max = 16;
 
 struct introduce {
   static constexpr std::uint8_t type = 16;
   std::string description;
+  std::uint16_t port = 0;  ///< where it listens, should it lead; else 0
+  /// The nodes that the job had when this process was last a member. Empty: the process is new, or
+  /// the job must have all nodes.
+  std::vector<std::uint32_t> quorum{};
 
-  static void fields(auto& a, auto& m) { a.text(m.description, description_bytes_max); }
+  static void fields(auto& a, auto& m) {
+    a.text(m.description, description_bytes_max);
+    a(m.port);
+    a.list(m.quorum, nodes_max);
+  }
 };
 
-/// All nodes have joined.
+/// A node that leads if the leader is lost, and where it listens then.
+struct successor {
+  std::uint32_t node = 0;
+  std::string host;
+  std::uint16_t port = 0;
+
+  bool operator==(const successor&) const = default;
+  static void fields(auto& a, auto& m) {
+    a(m.node);
+    a.text(m.host, host_bytes_max);
+    a(m.port);
+  }
+};
+
+/// All nodes have joined, or enough of them.
 struct start {
   static constexpr std::uint8_t type = 18;
-  std::string description;  ///< of node 0
+  std::string description;                               ///< of the leader
+  std::vector<std::uint32_t> absent{};                   ///< the nodes that the job goes on without
+  std::vector<membership_core::successor> successors{};  ///< in this order
 
-  static void fields(auto& a, auto& m) { a.text(m.description, description_bytes_max); }
+  static void fields(auto& a, auto& m) {
+    a.text(m.description, description_bytes_max);
+    a.list(m.absent, nodes_max);
+    a.list(m.successors, successors_max);
+  }
+};
+
+/// The sender, a leader in the place of node 0, has only asked whether node 0 is there again.
+struct inquiry {
+  static constexpr std::uint8_t type = 21;
+  static void fields(auto&, auto&) {}
+};
+
+/// Node 0 is there again: after the running step, all join it.
+struct leader_returns {
+  static constexpr std::uint8_t type = 22;
+  static void fields(auto&, auto&) {}
 };
 
 /// All nodes have agreed on the end of the job. Node 0 says it to a node that comes later; a node
@@ -126,7 +170,7 @@ struct malformed {
   static void fields(auto&, auto&) {}
 };
 
-using any_message = std::variant<malformed, introduce, start, over, give_up, ping, pong, lost,
-                                 goodbye, piece, no_exchange>;
+using any_message = std::variant<malformed, introduce, start, over, inquiry, leader_returns,
+                                 give_up, ping, pong, lost, goodbye, piece, no_exchange>;
 
 }  // namespace rrfp::membership_core

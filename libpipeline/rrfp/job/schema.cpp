@@ -219,7 +219,7 @@ void add_recovery(std::vector<key>& table) {
       "without_replacement", &o::without_replacement, {"wait", "reroute"},
       "`wait`: the others wait for the replacement of a lost node; `reroute`: they go on at "
       "once, with equal results; the nodes of other replicas compute the ranks of the lost "
-      "one, until a replacement has come. Node 0 is always waited for.");
+      "one, until a replacement has come.");
 }
 
 void add_run(std::vector<key>& table) {

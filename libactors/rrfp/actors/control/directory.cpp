@@ -57,7 +57,7 @@ actor_ref directory::find(const actor_address& address) const {
   }
   constexpr auto rule = "an actor of this node is bound before it is used";
   RRFP_CHECK(send_ && node_of_, rule);
-  const auto node = address.what == actor_kind::job ? node_id{0} : node_of_(address.at);
+  const auto node = address.what == actor_kind::job ? run_.leader : node_of_(address.at);
   RRFP_CHECK(node != here_, rule);
   return {*this, node, address};
 }

@@ -44,6 +44,7 @@ struct mail_ranges {
   std::uint32_t nodes = 1;
   bool saves = false;   ///< its ranks write checkpoints
   bool copies = false;  ///< its ranks copy their state for recovery
+  node_id leader{0};    ///< where the job is
 };
 
 class directory;

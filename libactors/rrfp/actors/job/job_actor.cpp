@@ -246,9 +246,9 @@ void job_actor::carry_out(const job_action::finish_step& a) {
   if (summary.purpose == compute::step_purpose::evaluation && !setup_.on_request)
     return finish_batch();
   if (setup_.on_step) setup_.on_step(summary);
-  // The first node runs the job and has called on_step.
+  // This node has called on_step.
   for (const auto& [n, node] : nodes_)
-    if (n != node_id{0}) post(node, step_over{summary});
+    if (!node.here()) post(node, step_over{summary});
 }
 
 void job_actor::finish_batch() {

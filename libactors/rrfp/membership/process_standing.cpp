@@ -1,0 +1,80 @@
+#include <random>
+
+#include <rrfp/membership/membership.hpp>
+
+#include "life_line.hpp"
+
+namespace rrfp::actors {
+
+namespace {
+
+process_standing::process_id draw_process() {
+  std::random_device random;
+  return process_standing::process_id{(std::uint64_t{random()} << 32) | random() | 1};
+}
+
+}  // namespace
+
+process_standing::process_standing(bool fenced)
+    : process_(fenced ? draw_process() : process_id{}) {}
+
+process_standing::~process_standing() = default;
+
+bool process_standing::is_lost() const {
+  const std::lock_guard lock{mutex_};
+  return lost_.contains(process_);
+}
+
+std::set<process_standing::process_id> process_standing::lost() const {
+  const std::lock_guard lock{mutex_};
+  return lost_;
+}
+
+bool process_standing::has_joined() const {
+  const std::lock_guard lock{mutex_};
+  return has_joined_;
+}
+
+bool process_standing::is_over() const {
+  const std::lock_guard lock{mutex_};
+  return is_over_;
+}
+
+membership_core::leader_choice process_standing::choice() const {
+  const std::lock_guard lock{mutex_};
+  return choice_;
+}
+
+void process_standing::note_over() {
+  const std::lock_guard lock{mutex_};
+  is_over_ = true;
+}
+
+void process_standing::add_lost(process_id process) {
+  const std::lock_guard lock{mutex_};
+  lost_.insert(process);
+}
+
+void process_standing::note_joined(std::set<node_id> present,
+                                   std::vector<membership_core::successor> successors) {
+  const std::lock_guard lock{mutex_};
+  has_joined_ = true;
+  choice_.note_joined(std::move(present), std::move(successors));
+}
+
+void process_standing::change(const std::function<void(membership_core::leader_choice&)>& change) {
+  const std::lock_guard lock{mutex_};
+  change(choice_);
+}
+
+std::uint16_t process_standing::open_life_line(const std::string& host) {
+  if (life_line_ != nullptr) return life_line_->port();
+  const control::name_lookup lookup{host, 0};  // a number, so it is done
+  if (!lookup.done() || !lookup.answer() || lookup.answer()->empty()) return 0;
+  auto opened = control::life_line::open(lookup.answer()->front());
+  if (!opened) return 0;
+  life_line_ = *std::move(opened);
+  return life_line_->port();
+}
+
+}  // namespace rrfp::actors
