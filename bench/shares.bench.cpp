@@ -1,5 +1,5 @@
-/// What pipeline.shares = "measured" gives when one stage of one replica is slow: simulated, and on
-/// the runtime with emulated devices.
+/// What pipeline.shares = "measured" gives when one stage of one replica is slow, and what it costs
+/// when none is (speed 1): simulated, and on the runtime with emulated devices.
 ///
 ///   scripts/build release shares_bench
 ///   build/release/bin/shares_bench
@@ -123,7 +123,8 @@ int main() {
   };
   for (const auto& [replicas, microbatches, speed] :
        {std::tuple{4U, 32U, .5}, std::tuple{4U, 16U, .5}, std::tuple{4U, 8U, .5},
-        std::tuple{2U, 32U, .5}, std::tuple{8U, 32U, .5}, std::tuple{4U, 32U, .8}})
+        std::tuple{2U, 32U, .5}, std::tuple{8U, 32U, .5}, std::tuple{4U, 32U, .8},
+        std::tuple{4U, 32U, 1.}})
     for (const auto& [name, run] : {engine{"simulator", simulated}, engine{"runtime", emulated}}) {
       const auto even = run({replicas, microbatches, 1, false});
       const auto equal = run({replicas, microbatches, speed, false});

@@ -295,13 +295,8 @@ TEST_CASE("Another protocol or wire version is refused with an explanation") {
   const auto refusal_of = [&](const control::frame& f) {
     return tls_connection{connect_to(waiting.all.port()), good_key, 1}.refusal_of(f);
   };
-<<<<<<< HEAD
-  control::claim future{9, {"0.1.0", "a job", 0x1234, 2}, 1};
-  CHECK(refusal_of(control::to_frame(future)) == "wire version: expected 8, got 9");
-=======
   control::claim future{10, {"0.1.0", "a job", 0x1234, 2}, 1};
   CHECK(refusal_of(control::to_frame(future)) == "wire version: expected 9, got 10");
->>>>>>> caeacb9fbd224c2e5b4f0aba077d20c4d4581544
   CHECK(refusal_of(control::to_frame(control::accept{})) == "expected a claim");
   auto large = claim_of(1, 2);
   large.payload.resize(control::early_frame_bytes_max);
