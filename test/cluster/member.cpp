@@ -328,7 +328,7 @@ void member::carry_out(const action::joined& a) {
   std::set<node_id> present;
   for (std::uint32_t n = 0; n < owner_.c().nodes; ++n) present.emplace(n);
   for (const auto n : a.absent) present.erase(n);
-  fence.choice.note_joined(std::move(present), a.successors);
+  fence.choice.note_joined(node_id{owner_.node()}, std::move(present), a.successors);
   members_ = a.members;
   to_.joined();
 }

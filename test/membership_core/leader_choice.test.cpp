@@ -27,14 +27,14 @@ TEST_CASE("a process joins node 0 as long as it knows nobody else") {
   leader_choice c;
   CHECK(tried(c, 2) == std::vector{rendezvous, rendezvous});
   CHECK(c.may_be_away());
-  c.note_joined(nodes({0, 1, 2}), {});
+  c.note_joined(node_id{2}, nodes({0, 1, 2}), {});
   c.note_lost(node_id{0}, false);
   CHECK(tried(c, 2) == std::vector{rendezvous, rendezvous});
 }
 
 TEST_CASE("after the loss of the leader a process tries its successors in their order") {
   leader_choice c;
-  c.note_joined(nodes({0, 1, 2}), {zero, one, two});
+  c.note_joined(node_id{2}, nodes({0, 1, 2}), {zero, one, two});
   CHECK(c.may_be_away());
   SECTION("another node is lost: the leader is tried first") {
     c.note_lost(node_id{1}, false);
@@ -54,23 +54,36 @@ TEST_CASE("after the loss of the leader a process tries its successors in their 
   }
 }
 
+TEST_CASE("node 0 waits for the others at the rendezvous, whoever is lost") {
+  leader_choice c;
+  c.note_joined(node_id{0}, nodes({0, 1, 2}), {zero, one, two});
+  CHECK_FALSE(c.has_others());
+  c.note_lost(node_id{2}, true);
+  c.note_lost(node_id{0}, true);
+  CHECK(tried(c, 2) == std::vector{rendezvous, rendezvous});
+}
+
 TEST_CASE("a successor leads until it is lost, or node 0 is there again") {
   leader_choice c;
-  c.note_joined(nodes({0, 1, 2}), {zero, one, two});
+  c.note_joined(node_id{2}, nodes({0, 1, 2}), {zero, one, two});
   c.note_lost(node_id{0}, true);
   REQUIRE(c.node() == node_id{1});
-  c.note_joined(nodes({1, 2}), {one, two});
+  c.note_joined(node_id{2}, nodes({1, 2}), {one, two});
   CHECK(c.quorum() == nodes({1, 2}));
   CHECK(c.next() == one);
   SECTION("it is lost") {
     c.note_lost(node_id{1}, false);
-    CHECK(tried(c, 3) == std::vector<std::optional<successor>>{two, rendezvous, two});
+    CHECK(tried(c, 4) == std::vector<std::optional<successor>>{one, two, rendezvous, one});
+  }
+  SECTION("it is silent") {
+    c.note_lost(node_id{1}, true);
+    CHECK(tried(c, 4) == std::vector<std::optional<successor>>{two, rendezvous, one, two});
   }
   SECTION("node 0 is there") {
     c.note_return();
     CHECK(tried(c, 3) == std::vector<std::optional<successor>>{rendezvous, one, two});
     CHECK(c.expected() == nodes({0, 1, 2}));
-    c.note_joined(nodes({0, 1, 2}), {zero, one, two});
+    c.note_joined(node_id{2}, nodes({0, 1, 2}), {zero, one, two});
     CHECK(c.node() == node_id{0});
   }
 }

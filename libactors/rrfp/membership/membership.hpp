@@ -68,7 +68,8 @@ class process_standing {
   bool is_over() const;
 
   void add_lost(process_id process);
-  void note_joined(std::set<node_id> present, std::vector<membership_core::successor> successors);
+  void note_joined(node_id own, std::set<node_id> present,
+                   std::vector<membership_core::successor> successors);
   void note_over();
   /// Changes what is known of leaders.
   void change(const std::function<void(membership_core::leader_choice&)>& change);

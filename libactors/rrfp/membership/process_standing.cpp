@@ -55,11 +55,11 @@ void process_standing::add_lost(process_id process) {
   lost_.insert(process);
 }
 
-void process_standing::note_joined(std::set<node_id> present,
+void process_standing::note_joined(node_id own, std::set<node_id> present,
                                    std::vector<membership_core::successor> successors) {
   const std::lock_guard lock{mutex_};
   has_joined_ = true;
-  choice_.note_joined(std::move(present), std::move(successors));
+  choice_.note_joined(own, std::move(present), std::move(successors));
 }
 
 void process_standing::change(const std::function<void(membership_core::leader_choice&)>& change) {

@@ -355,7 +355,7 @@ void watcher::carry_out(const action::joined& a) {
     std::set<node_id> present;
     for (std::uint32_t n = 0; n < options_.nodes; ++n) present.emplace(n);
     for (const auto n : a.absent) present.erase(n);
-    options_.standing->note_joined(std::move(present), a.successors);
+    options_.standing->note_joined(options_.node, std::move(present), a.successors);
   }
   report([&] {
     for (const auto& m : a.members)

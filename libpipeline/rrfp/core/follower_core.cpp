@@ -151,8 +151,11 @@ bool follower_core::take(const over&) {
 }
 
 bool follower_core::take(const leader_returns&) {
-  if (phase_ != follower_phase::joined) return false;
   common_.act(action::leader_returns{});
+  if (has_started()) return true;
+  phase_ = follower_phase::ended;
+  common_.act(action::close{connection_});
+  common_.act(action::join_failed{"node 0 is there again", true});
   return true;
 }
 

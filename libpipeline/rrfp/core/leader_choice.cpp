@@ -10,7 +10,9 @@ std::optional<successor> leader_choice::place_of(node_id node) const {
   return found == successors_.end() ? std::nullopt : std::optional{*found};
 }
 
-void leader_choice::note_joined(std::set<node_id> present, std::vector<successor> successors) {
+void leader_choice::note_joined(node_id own, std::set<node_id> present,
+                                std::vector<successor> successors) {
+  own_ = own;
   leader_ = next();
   is_leader_lost_ = false;
   successors_ = std::move(successors);
@@ -22,8 +24,11 @@ void leader_choice::note_lost(node_id node, bool is_silent) {
   expected_.erase(node);
   if (node != node_of(leader_)) return;
   is_leader_lost_ = true;
-  // A new process of node 0 may be there already; but a stopped one costs a whole handshake.
+  // If only its connection broke, it lives; and a new process of node 0 may be there already. But a
+  // stopped one costs a whole handshake.
   choose(!leader_ && !is_silent);
+  if (leader_ && own_ != node_id{0})
+    candidates_.insert(is_silent ? candidates_.end() : candidates_.begin(), leader_);
 }
 
 void leader_choice::note_return() {
@@ -34,6 +39,8 @@ void leader_choice::note_return() {
 void leader_choice::choose(bool rendezvous_first) {
   candidates_.clear();
   candidate_ = 0;
+  // Node 0 waits for the others: if they have gone on without it, their leader finds it there.
+  if (own_ == node_id{0}) return candidates_.assign(1, std::nullopt);
   if (rendezvous_first) candidates_.emplace_back();
   if (leader_ && !is_leader_lost_) candidates_.emplace_back(leader_);
   for (const auto& s : successors_) {

@@ -30,9 +30,9 @@ class leader_choice {
   /// Where the process of a node listens, if it is a successor.
   std::optional<successor> place_of(node_id node) const;
 
-  /// The process has joined next(). `present`: all nodes of the membership; `successors`: in the
-  /// order in which they lead.
-  void note_joined(std::set<node_id> present, std::vector<successor> successors);
+  /// The process has joined next() as node `own`. `present`: all nodes of the membership;
+  /// `successors`: in the order in which they lead.
+  void note_joined(node_id own, std::set<node_id> present, std::vector<successor> successors);
   void note_lost(node_id node, bool is_silent);
   void note_waiting(node_id node) { expected_.insert(node); }
   /// Node 0, which was absent, leads again.
@@ -46,6 +46,7 @@ class leader_choice {
   }
   void choose(bool rendezvous_first);
 
+  node_id own_;
   std::optional<successor> leader_;  ///< of the last membership
   bool is_leader_lost_ = false;
   std::vector<successor> successors_;

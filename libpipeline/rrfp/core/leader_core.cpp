@@ -64,6 +64,7 @@ void leader_core::after(const event::listening& e) {
   phase_ = leader_phase::joining;
   last_joined_ = now_;
   examine_missing(true);
+  if (own() != node_id{0}) common_.act(action::look_for_node_0{});
   report_missing_nodes();
   start_if_complete();
 }
@@ -257,7 +258,6 @@ void leader_core::begin_job() {
   told.successors.resize(std::min(told.successors.size(), successors_max));
   send(members(), told);
   common_.act(action::joined{roster_, {absent_.begin(), absent_.end()}, told.successors});
-  if (absent_.contains(node_id{0})) common_.act(action::look_for_node_0{});
   phase_ = leader_phase::running;
 }
 
@@ -385,10 +385,12 @@ void leader_core::fail_exchange(const std::string& why) {
 // ---- losses
 
 void leader_core::after(const event::node_0_found&) {
-  if (phase_ != leader_phase::running || !absent_.contains(node_id{0})) return;
+  if (phase_ != leader_phase::joining && phase_ != leader_phase::running) return;
   send(members(), leader_returns{});
   common_.act(action::leader_returns{});
-  common_.act(action::node_waits{node_id{0}});
+  if (phase_ == leader_phase::running) return common_.act(action::node_waits{node_id{0}});
+  common_.act(action::join_failed{"node 0 is there again", true});
+  phase_ = leader_phase::closed;
 }
 
 void leader_core::drop(connection_id c, const std::string& why) {
