@@ -112,6 +112,11 @@ std::uint16_t watcher::open_life_line(const address& here) {
 
 claim watcher::own_claim() const {
   claim c{wire_version, job_, options_.node.value()};
+  // A leader that has declared this process lost must not take the question for a new process.
+  if (inquirer_) {
+    c.process = inquirer_->value();
+    c.again = 1;
+  }
   if (options_.standing == nullptr) return c;
   c.process = options_.standing->process().value();
   c.again = options_.standing->has_joined() ? 1 : 0;

@@ -55,14 +55,15 @@ std::variant<leader_core, follower_core> core_of(const membership_options& o, bo
 }  // namespace
 
 watcher::watcher(membership_options options, std::optional<secret> key, file_descriptor listener,
-                 bool inquires)
+                 std::optional<process_id> inquirer)
     : options_(std::move(options)),
+      inquirer_(inquirer),
       choice_(options_.standing != nullptr ? options_.standing->choice() : leader_choice{}),
       key_(std::move(key)),
       job_{options_.version, options_.job_id, options_.job_hash, options_.nodes,
            options_.vector_instructions},
       end_mark_(end_mark_of(options_)),
-      core_(core_of(options_, inquires)),
+      core_(core_of(options_, inquirer_.has_value())),
       tls_(leads() ? tls_context::side::node_0 : tls_context::side::node),
       listener_(std::move(listener)) {}
 
@@ -101,7 +102,7 @@ void watcher::search(const std::stop_token& stop) {
     o.stop = stop;
     std::optional<secret> key;
     if (key_) key.emplace(std::vector<unsigned char>{key_->bytes()});
-    watcher seeker{std::move(o), std::move(key), {}, true};
+    watcher seeker{std::move(o), std::move(key), {}, options_.standing->process()};
     if (seeker.join()) return post_now(event::node_0_found{});
     // It was refused: another job is there.
     std::mutex never;

@@ -37,9 +37,9 @@ using clock = std::chrono::steady_clock;
 class watcher {
  public:
   /// Without a key the nodes share a run_key_file. `listener`: of node 0, a socket that already
-  /// listens, or empty. `inquires`: as in core_options.
+  /// listens, or empty. `inquirer`: it only asks as this process, see core_options::inquires.
   watcher(membership_options options, std::optional<secret> key, file_descriptor listener,
-          bool inquires = false);
+          std::optional<process_id> inquirer = {});
   ~watcher() { end(); }
 
   /// Starts the watch thread and blocks until the node has joined, or until the join fails.
@@ -158,6 +158,7 @@ class watcher {
   void report(Change change);
 
   const membership_options options_;
+  const std::optional<process_id> inquirer_;
   const leader_choice choice_;  ///< when it begins
   const std::optional<secret> key_;
   const job_identity job_;
