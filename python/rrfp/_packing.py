@@ -7,6 +7,9 @@ import operator
 
 from . import _runtime
 
+TOKENS_MAX = 1 << 32  # of a sample
+SIZE_MAX = (1 << 32) - 1  # of a model
+
 
 @dataclasses.dataclass(frozen=True)
 class CostModel:
@@ -43,6 +46,8 @@ class CostModel:
         layer = _block(hidden, heads, kv_heads, head_dim, feed_forward, gated, True, experts, experts_per_token)
         v = {"hidden": 1, "layers": 0, "heads": 1, "feed_forward": None, "gated": False, "patches_per_token": 1}
         if vision is not None:
+            if not isinstance(vision, collections.abc.Mapping):
+                raise ValueError(f"vision: expected a dict of sizes or None, got {vision!r}")
             if unknown := [name for name in vision if name not in v]:
                 raise ValueError(f"vision: expected the keys {', '.join(v)}, got {unknown[0]!r}")
             v.update(vision)
@@ -50,11 +55,11 @@ class CostModel:
         return cls(
             *_runtime.training_flops(
                 layer,
-                _integer("layers", layers, 1),
-                _integer("vocabulary", vocabulary, 0),
+                _integer("layers", layers, 1, most=SIZE_MAX),
+                _integer("vocabulary", vocabulary, 0, most=SIZE_MAX),
                 image_layer,
-                _integer("vision layers", v["layers"], 0),
-                _integer("patches_per_token", v["patches_per_token"], 1),
+                _integer("vision layers", v["layers"], 0, most=SIZE_MAX),
+                _integer("patches_per_token", v["patches_per_token"], 1, most=SIZE_MAX),
             )
         )
 
@@ -193,7 +198,12 @@ class Packing:
         return {**place, **self._checked}
 
     def load_state_dict(self, state):
-        """Goes on there. The packing must have the same samples, seed and order; other arguments may differ."""
+        """Goes on there. The packing must have the same samples, seed and order; other arguments may differ.
+
+        With a smaller delay or fewer microbatches, outliers that wait already may wait longer than `delay`.
+        """
+        if not isinstance(state, collections.abc.Mapping):
+            raise ValueError(f"state: expected what state_dict() returned, got {state!r}")
         for name, value in self._checked.items():
             if state.get(name) != value:
                 raise ValueError(f"state: expected {name} = {value!r}, as of this packing, got {state.get(name)!r}")
@@ -239,7 +249,10 @@ def pack(
     """
     if getattr(samples, "ndim", 0) == 1:  # of torch or numpy
         samples = samples.tolist()
-    if not hasattr(samples, "__iter__"):
+    # A loop over a text gives characters, and one over a mapping its keys, such as "input_ids".
+    if key is None and isinstance(samples, (str, collections.abc.Mapping)):
+        raise ValueError(f"samples: expected a list of samples, got one {type(samples).__name__}")
+    if not hasattr(samples, "__iter__") or getattr(samples, "ndim", 1) == 0:
         raise ValueError(f"samples: expected a list of samples, got {samples!r}")
     tokens = [_tokens_of(sample, i, key) for i, sample in enumerate(samples)]
     packer = _runtime.Packer(
@@ -266,7 +279,7 @@ def _integer(name, value, least, none=None, most=(1 << 63) - 1):
     except TypeError:
         number = None
     if number is None or isinstance(value, bool) or not least <= number <= most:
-        up_to = "" if most > 1 << 32 else f" and <= {most}"
+        up_to = "" if most >= SIZE_MAX and (number is None or number <= most) else f" and <= {most}"
         raise ValueError(f"{name}: expected an integer >= {least}{up_to}{'' if none is None else ' or None'}, got {value!r}")
     return number
 
@@ -286,6 +299,8 @@ def _tokens_of(sample, i, key):
         raise ValueError(f"samples[{i}]: expected {how}, got {type(sample).__name__}") from None
     if tokens < 1:
         raise ValueError(f"samples[{i}]: expected at least 1 token, got {tokens}")
+    if tokens > TOKENS_MAX:
+        raise ValueError(f"samples[{i}]: expected 1 to {TOKENS_MAX} tokens, got {tokens}")
     return tokens
 
 
@@ -294,7 +309,7 @@ def _costs_of(cost, tokens):
         return [float(n) for n in tokens]
     if callable(cost):
         costs = [cost(n) for n in tokens]
-    elif hasattr(cost, "__len__"):
+    elif hasattr(cost, "__len__") and not isinstance(cost, collections.abc.Mapping) and getattr(cost, "ndim", 1) > 0:
         costs = cost.tolist() if hasattr(cost, "tolist") else list(cost)
     else:
         raise ValueError(f"cost: expected a function of the tokens, or a number for each sample, got {cost!r}")
@@ -303,23 +318,24 @@ def _costs_of(cost, tokens):
     for i, value in enumerate(costs):
         try:
             costs[i] = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ValueError(f"cost of samples[{i}]: expected a finite number >= 0, got {value!r}") from None
     return costs
 
 
 def _block(hidden, heads, kv_heads, head_dim, feed_forward, gated, causal, experts, experts_per_token):
-    hidden, heads = _integer("hidden", hidden, 1), _integer("heads", heads, 1)
+    size = lambda name, value, least, none=None, most=SIZE_MAX: _integer(name, value, least, none, most)
+    hidden, heads, experts = size("hidden", hidden, 1), size("heads", heads, 1), size("experts", experts, 0)
     return _runtime.Block(
         hidden=hidden,
         heads=heads,
-        kv_heads=_integer("kv_heads", kv_heads, 1, none=heads),
-        head_dim=_integer("head_dim", head_dim, 1, none=hidden // heads),
-        feed_forward=_integer("feed_forward", feed_forward, 1, none=4 * hidden),
+        kv_heads=size("kv_heads", kv_heads, 1, none=heads),
+        head_dim=size("head_dim", hidden // heads if head_dim is None else head_dim, 1),
+        feed_forward=size("feed_forward", feed_forward, 1, none=min(4 * hidden, SIZE_MAX)),
         gated=bool(gated),
         causal=causal,
-        experts=_integer("experts", experts, 0),
-        experts_per_token=_integer("experts_per_token", experts_per_token, 0),
+        experts=experts,
+        experts_per_token=size("experts_per_token", experts_per_token, min(experts, 1), most=experts),
     )
 
 

@@ -148,6 +148,8 @@ def test_lengths_come_from_numbers_objects_or_a_key():
     ):
         assert list(rrfp.pack(samples, batch_size=2, seed=1)) == expected
     assert list(rrfp.pack(["3", "1", "2"], key=int, batch_size=2, seed=1)) == expected
+    lengths = {"a": 3, "b": 1, "c": 2}
+    assert list(rrfp.pack(lengths, key=lengths.get, batch_size=2, seed=1)) == expected
 
 
 def test_costs_come_from_a_model_a_function_or_numbers():
@@ -206,11 +208,20 @@ NAN = float("nan")
         (dict(samples=[4, 0]), "samples[1]: expected at least 1 token, got 0"),
         (dict(samples=[2.5]), 'samples[0]: expected a number of tokens, or what has a length or "input_ids", got float'),
         (dict(samples=[{"ids": [1]}]), 'samples[0]: expected a number of tokens, or what has a length or "input_ids", got dict'),
+        (dict(samples="some text"), "samples: expected a list of samples, got one str"),
+        (dict(samples={"input_ids": [[1, 2], [3]]}), "samples: expected a list of samples, got one dict"),
+        (dict(samples=[4, 1 << 32 | 1]), "samples[1]: expected 1 to 4294967296 tokens, got 4294967297"),
+        (dict(samples=[1 << 70]), "samples[0]: expected 1 to 4294967296 tokens, got 1180591620717411303424"),
         (dict(samples=[4, 9], max_tokens=8), "samples[1]: expected at most max_tokens = 8 tokens, got 9"),
         (dict(samples=[4], max_tokens=0), "max_tokens: expected an integer >= 1 or None, got 0"),
         (dict(samples=[4], replicas=0), "replicas: expected an integer >= 1 and <= 65536, got 0"),
         (dict(samples=[4], replicas=None), "replicas: expected an integer >= 1 and <= 65536, got None"),
         (dict(samples=[4], microbatches=1.5), "microbatches: expected an integer >= 1 and <= 65536 or None, got 1.5"),
+        (
+            dict(samples=[4], max_tokens=1 << 63),
+            "max_tokens: expected an integer >= 1 and <= 9223372036854775807 or None, got 9223372036854775808",
+        ),
+        (dict(samples=[4], seed=1 << 63), "seed: expected an integer >= 0 and <= 9223372036854775807, got 9223372036854775808"),
         (dict(samples=[4], seed=-1), "seed: expected an integer >= 0, got -1"),
         (dict(samples=[4], delay=-1), "delay: expected an integer >= 0 and <= 65536, got -1"),
         (
@@ -222,6 +233,11 @@ NAN = float("nan")
         (dict(samples=[4], cost=[NAN]), "cost of samples[0]: expected a finite number >= 0, got nan"),
         (dict(samples=[4], cost=lambda n: -n), "cost of samples[0]: expected a finite number >= 0, got -4.000000"),
         (dict(samples=[4], cost=["x"]), "cost of samples[0]: expected a finite number >= 0, got 'x'"),
+        (dict(samples=[4], cost=[10**309]), f"cost of samples[0]: expected a finite number >= 0, got {10**309}"),
+        (
+            dict(samples=[4], cost={4: 1.0}),
+            "cost: expected a function of the tokens, or a number for each sample, got {4: 1.0}",
+        ),
         (dict(samples=[4], cost=[1, 2]), "cost: expected 1 numbers, one for each sample, got 2"),
         (dict(samples=[4], cost=3), "cost: expected a function of the tokens, or a number for each sample, got 3"),
     ],
@@ -241,12 +257,23 @@ def test_other_bad_input_is_named_too():
     for change in ({"next": 7}, {"next": "x"}, {"waiting": [[5, 0]], "step": 1}):
         with pytest.raises(ValueError, match="^state: expected "):
             packing.load_state_dict({**packing.state_dict(), **change})
+    with pytest.raises(ValueError, match=r"^state: expected what state_dict\(\) returned, got None$"):
+        packing.load_state_dict(None)
     with pytest.raises(ValueError, match=r"^measured\[0\]: expected \(tokens, seconds\)"):
         rrfp.CostModel.fit([3])
     with pytest.raises(ValueError, match="^measurement 1: expected finite seconds >= 0, got nan$"):
         rrfp.CostModel.fit([(1, 1.0), (2, math.nan)])
     with pytest.raises(ValueError, match="^layers: expected an integer >= 1, got 0$"):
         rrfp.CostModel.from_sizes(**{**LLAMA, "layers": 0})
+    for sizes, message in (
+        ({"layers": 1 << 32}, "layers: expected an integer >= 1 and <= 4294967295, got 4294967296"),
+        ({"heads": 8192, "kv_heads": None}, "head_dim: expected an integer >= 1, got 0"),
+        ({"experts": 8}, "experts_per_token: expected an integer >= 1 and <= 8, got 0"),
+        ({"experts": 8, "experts_per_token": 9}, "experts_per_token: expected an integer >= 1 and <= 8, got 9"),
+        ({"vision": 3}, "vision: expected a dict of sizes or None, got 3"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            rrfp.CostModel.from_sizes(**{**LLAMA, **sizes})
     with pytest.raises(ValueError, match="^vision: expected the keys hidden, .* got 'width'$"):
         rrfp.CostModel.from_sizes(**LLAMA, vision={"width": 3})
 

@@ -44,11 +44,11 @@ configuration random_configuration(std::uint64_t seed) {
     case 1:
       c.stages = c.chunks = 2;
       c.keys = "pipeline.placement = \"v\"\n";
-      policies.insert(policies.end(), {"zb_v"});
+      policies.insert(policies.end(), {"zb_v", "dualpipe_v"});
       break;
     default:
       c.stages = std::array{1U, 2U, 4U}[below(3)];
-      policies.insert(policies.end(), {"one_f_one_b", "gpipe", "zb_h1"});
+      policies.insert(policies.end(), {"one_f_one_b", "gpipe", "zb_h1", "zb_h2"});
   }
   c.replicas = 1 + below(3);
   c.ranks = 1 + below(2);
@@ -65,9 +65,12 @@ configuration random_configuration(std::uint64_t seed) {
     c.keys += "dispatch.messages = \"blocking\"\n";
   for (int step = 0; step < 3; ++step) {
     counts_of_step counts(c.replicas);
-    // The fixed schedules with chunks want multiples of the stages.
+    // Some fixed schedules want multiples of the stages, or a least number.
     const bool is_multiple = policy == "interleaved_1f1b";
-    for (auto& n : counts) n = is_multiple ? 2 * (1 + below(10)) : 1 + below(40);
+    const auto least = policy == "zb_h2"        ? 2 * c.stages - 1
+                       : policy == "dualpipe_v" ? 2 * c.stages
+                                                : 1;
+    for (auto& n : counts) n = is_multiple ? 2 * (1 + below(10)) : least + below(41 - least);
     if (c.replicas > 1 && below(3) == 0) counts[below(c.replicas)] = 0;
     c.steps.push_back(counts);
   }
@@ -168,7 +171,7 @@ TEST_CASE("steps of any number of microbatches on each replica have the bits of 
                       << c.keys);
     const auto text =
         "pipeline.stages = " + std::to_string(c.stages) +
-        "\npipeline.microbatches = 4\npipeline.replicas = " + std::to_string(c.replicas) +
+        "\npipeline.microbatches = 8\npipeline.replicas = " + std::to_string(c.replicas) +
         "\ntrain.lr = 0.01\ntrain.lr_min = 0.01\ntrain.momentum = 0.9\n"
         "train.optimizer = \"sgd\"\ntrain.weight_decay = 0\ntrain.clip_norm = 0\n"
         "run.hang_timeout_s = 20\n" +

@@ -120,6 +120,17 @@ TEST_CASE("exchanges even out a division that was made for its tokens") {
   CHECK(imbalance(work_of(samples, parts)) < 1.03);
 }
 
+TEST_CASE("two parts of few samples are divided anew where no exchange of one sample helps") {
+  const auto samples = samples_of({4, 16, 5, 5, 9, 7});
+  for (const std::uint64_t tokens_max : {23U, 100U}) {
+    sample_parts parts{{0, 1, 2}, {3, 4, 5}};
+    const part_limits limits{tokens_max, 1};
+    exchange(samples, parts, limits);
+    CHECK(work_of(samples, parts) == std::vector<double>{23, 23});
+    check_division(samples, parts, limits);
+  }
+}
+
 TEST_CASE("the best division of all methods is taken") {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     const auto samples = drawn(seed, 20);

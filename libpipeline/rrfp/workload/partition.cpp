@@ -1,6 +1,7 @@
 #include <rrfp/workload/partition.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <set>
 #include <tuple>
@@ -20,6 +21,9 @@ constexpr double close_enough = 1.002;
 constexpr std::uint32_t exchanges_per_part = 8;
 /// Pairs of samples that exchange() looks at, at most, for the same reason as differencing_max.
 constexpr std::uint64_t pairs_max = std::uint64_t{1} << 24;
+/// Two parts with so few samples together are divided anew in all ways, so many ways in all.
+constexpr std::size_t divided_anew_max = 8;
+constexpr std::uint64_t ways_max = std::uint64_t{1} << 17;
 
 /// The indices from the largest value to the smallest.
 template <class Value>
@@ -105,6 +109,36 @@ struct exchanged {
   std::uint32_t out = none;
   std::uint32_t in = none;  ///< none: `out` moves
 };
+
+/// A division of the samples of two parts.
+struct divided_anew {
+  double larger = 0;  ///< of the two parts
+  std::size_t other = 0;
+  std::vector<std::uint32_t> samples = {};  ///< of both
+  std::uint32_t stay = 0;                   ///< bit i: samples[i] is in the first part
+};
+
+/// Tries all divisions of the samples of parts `from` and `to`; replaces a worse `best`.
+void divide_anew(std::span<const sample_work> samples, const sample_parts& parts,
+                 const part_limits& limits, std::size_t from, std::size_t to, divided_anew& best) {
+  auto both = parts[from];
+  both.insert(both.end(), parts[to].begin(), parts[to].end());
+  const auto all = (std::size_t{1} << both.size()) - 1;
+  std::vector<sample_work> sums(all + 1);  // by the set of samples
+  for (std::size_t set = 1; set <= all; ++set) {
+    const auto& rest = sums[set & (set - 1)];
+    const auto& first = samples[both[static_cast<std::size_t>(std::countr_zero(set))]];
+    sums[set] = {rest.tokens + first.tokens, rest.work + first.work};
+  }
+  for (std::size_t set = 1; set < all; ++set) {
+    const auto &a = sums[set], &b = sums[all - set];
+    const auto count = static_cast<std::size_t>(std::popcount(set));
+    if (std::max(a.work, b.work) < best.larger && a.tokens <= limits.tokens_max &&
+        b.tokens <= limits.tokens_max && count >= limits.samples_min &&
+        both.size() - count >= limits.samples_min)
+      best = {std::max(a.work, b.work), to, both, static_cast<std::uint32_t>(set)};
+  }
+}
 
 /// Opens a part for each sample that fits into no other.
 sample_parts fit_decreasing(std::span<const sample_work> samples, std::uint64_t tokens_max) {
@@ -239,7 +273,30 @@ void exchange(std::span<const sample_work> samples, sample_parts& parts,
   auto tokens = tokens_of(samples, parts);
   const auto mean =
       std::accumulate(work.begin(), work.end(), 0.0) / static_cast<double>(parts.size());
-  std::uint64_t pairs = 0;
+  std::uint64_t pairs = 0, ways = 0;
+  const auto try_all_ways = [&](std::size_t from) {
+    divided_anew best{.larger = work[from]};
+    for (std::size_t to = 0; to < parts.size() && parts[from].size() > 1; ++to) {
+      const auto count = parts[from].size() + parts[to].size();
+      if (to == from || work[to] >= mean || count > divided_anew_max || ways >= ways_max) continue;
+      ways += std::uint64_t{1} << count;
+      divide_anew(samples, parts, limits, from, to, best);
+    }
+    if (best.samples.empty()) return false;
+    for (const auto p : {from, best.other}) {
+      parts[p].clear();
+      work[p] = 0;
+      tokens[p] = 0;
+    }
+    for (std::size_t i = 0; i < best.samples.size(); ++i) {
+      const auto p = (best.stay >> i & 1) != 0 ? from : best.other;
+      const auto sample = best.samples[i];
+      parts[p].push_back(sample);
+      work[p] += samples[sample].work;
+      tokens[p] += samples[sample].tokens;
+    }
+    return true;
+  };
   for (std::size_t n = 0; n < exchanges_per_part * parts.size() && pairs < pairs_max; ++n) {
     const auto from =
         static_cast<std::size_t>(std::max_element(work.begin(), work.end()) - work.begin());
@@ -263,7 +320,10 @@ void exchange(std::span<const sample_work> samples, sample_parts& parts,
       }
       pairs += parts[from].size() * parts[to].size();
     }
-    if (best.out == exchanged::none) break;
+    if (best.out == exchanged::none) {
+      if (!try_all_ways(from)) break;
+      continue;
+    }
     const auto move = [&](std::uint32_t i, std::size_t a, std::size_t b) {
       std::erase(parts[a], i);
       parts[b].push_back(i);

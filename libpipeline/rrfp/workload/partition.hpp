@@ -52,7 +52,7 @@ std::uint32_t parts_needed(std::span<const sample_work> samples, std::uint64_t t
 
 /// Exchanges samples of the part with the most work for others, or moves them, as long as that
 /// lowers the most work of the two parts and keeps the limits: a local search, which ends after
-/// `parts` * 8 exchanges.
+/// `parts` * 8 exchanges. Where no exchange helps, two parts of few samples are divided anew.
 void exchange(std::span<const sample_work> samples, sample_parts& parts, const part_limits& limits);
 
 /// longest_first(); if its largest part is more than 0.2 % above the mean, the best of all methods,
