@@ -225,8 +225,8 @@ class Packing:
 
 
 def pack(
-    samples, *, max_tokens=None, microbatches=None, replicas=1, batch_size=None, batch_tokens=None, cost=None, delay=0,
-    key=None, shuffle=True, drop_last=False, seed=0,
+    samples, *, max_tokens=None, microbatches=None, stages=None, replicas=1, batch_size=None, batch_tokens=None,
+    cost=None, delay=0, key=None, shuffle=True, drop_last=False, seed=0,
 ):  # fmt: skip
     """Packs samples of different lengths into microbatches so that these, and the replicas, have about equal work.
 
@@ -237,6 +237,7 @@ def pack(
     max_tokens: of a microbatch. A sample with more is refused.
     microbatches: of each replica in a step. None: as few as max_tokens allows, equally many for all replicas of a step,
         and one without max_tokens. A step that has too few samples for all has fewer.
+    stages: of the pipeline. Without `microbatches` a replica has four microbatches for each, so that stages fill.
     replicas: data-parallel copies of the model, which share the samples of a step.
     batch_size, batch_tokens: the size of a step over all replicas, in samples, or in tokens at most. Neither: all
         samples are one step. With `microbatches`, a step leaves what does not fit into max_tokens to the next one.
@@ -247,6 +248,9 @@ def pack(
     shuffle: a new order for each epoch, which follows from the seed; False: that of the samples.
     drop_last: leaves out a last step with fewer samples than batch_size.
     """
+    stages = _integer("stages", stages, 1, none=0, most=1 << 14)
+    if microbatches is None and stages > 0:
+        microbatches = 4 * stages
     if getattr(samples, "ndim", 0) == 1:  # of torch or numpy
         samples = samples.tolist()
     # A loop over a text gives characters, and one over a mapping its keys, such as "input_ids".

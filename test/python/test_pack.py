@@ -79,6 +79,14 @@ def test_without_a_step_size_all_samples_are_one_step_of_few_microbatches():
     assert step == [[[0, 1, 2]]] and step.imbalance == rrfp.Imbalance(1, 1) and step.delays == {}
 
 
+def test_the_number_of_microbatches_follows_from_the_stages():
+    lengths = [1 + i % 7 for i in range(400)]
+    by_stages = rrfp.pack(lengths, max_tokens=64, stages=3, replicas=2, batch_size=200)
+    assert list(by_stages) == list(rrfp.pack(lengths, max_tokens=64, microbatches=12, replicas=2, batch_size=200))
+    with pytest.raises(ValueError, match="stages: expected an integer >= 1"):
+        rrfp.pack(lengths, stages=0)
+
+
 def test_batch_tokens_limit_the_tokens_of_a_step():
     lengths = lognormal(2000)
     steps = list(rrfp.pack(lengths, max_tokens=8192, microbatches=4, batch_tokens=24000))
