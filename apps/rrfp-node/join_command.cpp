@@ -42,7 +42,7 @@ int join_command(const command_options& options, const join_options& join) {
   if (!options.metrics.empty()) {
     const auto at = parse_http_address(options.metrics);
     if (!at) return end_with(at.failure());
-    auto opened = metrics_server::open(*at, place->node, board);
+    auto opened = metrics_server::open(*at, place->node, board, loaded->recovery.max_restarts > 0);
     if (!opened) return end_with(opened.failure());
     server = std::move(*opened);
   }

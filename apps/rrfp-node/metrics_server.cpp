@@ -6,13 +6,22 @@
 
 #include <cerrno>
 #include <charconv>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
+#include <optional>
+#include <stop_token>
 #include <string_view>
+#include <thread>
+#include <utility>
 
 #include <CivetServer.h>
 #include <fmt/format.h>
 
 #include <rrfp/metrics/prometheus_text.hpp>
+
+#include "../common/console.hpp"
 
 namespace rrfp::apps {
 
@@ -24,6 +33,8 @@ namespace {
 constexpr const char* threads = "32";
 /// Time for a client to finish its request, and to receive the response, in milliseconds.
 constexpr const char* request_ms_max = "2000";
+/// Between two looks at an address that another process has.
+constexpr std::chrono::milliseconds retry_interval{200};
 
 struct reply {
   int code = 0;
@@ -124,11 +135,20 @@ result<http_address> parse_http_address(const std::string& text) {
   return at;
 }
 
+namespace {
+
+struct attempt {
+  status listened;
+  bool is_taken = false;  ///< by another process, which may end
+};
+
+error cannot_listen(const http_address& at, const char* why) {
+  return error{fmt::format("--metrics {}: cannot listen: {}", at.text(), why)};
+}
+
 /// The server itself does not report why it cannot bind.
-status check_free(const http_address& at) {
-  const auto failed = [&](const char* why) {
-    return error{fmt::format("--metrics {}: cannot listen: {}", at.text(), why)};
-  };
+attempt try_listening(const http_address& at) {
+  const auto failed = [&](const char* why) { return attempt{cannot_listen(at, why)}; };
   const bool has_ipv6 = mg_check_feature(MG_FEATURES_IPV6) != 0;
   if (!has_ipv6 && at.host.find(':') != std::string::npos)
     return failed("the HTTP server of this system does not support IPv6, expected an IPv4 address");
@@ -149,39 +169,63 @@ status check_free(const http_address& at) {
   const int problem = errno;
   if (fd >= 0) ::close(fd);
   ::freeaddrinfo(found);
-  if (!free) return failed(std::strerror(problem));
-  return success();
+  if (!free) return {cannot_listen(at, std::strerror(problem)), problem == EADDRINUSE};
+  return {success()};
 }
+
+}  // namespace
+
+status check_free(const http_address& at) { return try_listening(at).listened; }
 
 class metrics_server::impl {
  public:
-  impl(const http_address& at, node_id node, const metrics::board& board)
-      : metrics_(node, board),
-        health_(board),
-        server_(std::vector<std::string>{"listening_ports", at.text(), "num_threads", threads,
-                                         "request_timeout_ms", request_ms_max}) {
-    server_.add_page("/metrics$", metrics_);
-    server_.add_page("/healthz$", health_);
+  impl(http_address at, node_id node, const metrics::board& board)
+      : at_(std::move(at)), metrics_(node, board), health_(board) {}
+
+  attempt start() {
+    if (auto a = try_listening(at_); !a.listened) return a;
+    try {
+      server_.emplace(std::vector<std::string>{"listening_ports", at_.text(), "num_threads",
+                                               threads, "request_timeout_ms", request_ms_max});
+    } catch (const CivetException& e) {
+      return {cannot_listen(at_, e.what()), true};
+    }
+    server_->add_page("/metrics$", metrics_);
+    server_->add_page("/healthz$", health_);
+    return {success()};
+  }
+
+  void start_when_free() {
+    waiting_ = std::jthread{[this](const std::stop_token& ended) {
+      std::mutex mutex;
+      std::unique_lock lock{mutex};
+      std::condition_variable_any wake;
+      while (!ended.stop_requested() && !start().listened)
+        wake.wait_for(lock, ended, retry_interval, [] { return false; });
+    }};
   }
 
  private:
+  const http_address at_;
   metrics_page metrics_;
   health_page health_;
-  server server_;  // last: its threads use the pages
+  std::optional<server> server_;  // after the pages, which its threads use
+  std::jthread waiting_;          // last: it starts the server
 };
 
 metrics_server::metrics_server(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
 metrics_server::~metrics_server() = default;
 
 result<std::unique_ptr<metrics_server>> metrics_server::open(const http_address& at, node_id node,
-                                                             const metrics::board& board) {
-  if (auto free = check_free(at); !free) return free.failure();
-  try {
-    return std::unique_ptr<metrics_server>{
-        new metrics_server{std::make_unique<impl>(at, node, board)}};
-  } catch (const CivetException& e) {
-    return error{fmt::format("--metrics {}: cannot listen: {}", at.text(), e.what())};
+                                                             const metrics::board& board,
+                                                             bool waits) {
+  auto made = std::make_unique<impl>(at, node, board);
+  if (const auto a = made->start(); !a.listened) {
+    if (!waits || !a.is_taken) return a.listened.failure();
+    print_error("rrfp-node: {}; serving when it is free\n", a.listened.message());
+    made->start_when_free();
   }
+  return std::unique_ptr<metrics_server>{new metrics_server{std::move(made)}};
 }
 
 }  // namespace rrfp::apps

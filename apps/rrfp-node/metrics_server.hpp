@@ -28,9 +28,11 @@ status check_free(const http_address& at);
 class metrics_server {
  public:
   /// Starts to listen. `board` must outlive the server. Error: the address is in use, or does not
-  /// belong to this machine.
+  /// belong to this machine. `waits`: if it is in use, says so and starts when it is free; the
+  /// process that this one replaces may have it until it ends.
   static result<std::unique_ptr<metrics_server>> open(const http_address& at, node_id node,
-                                                      const metrics::board& board);
+                                                      const metrics::board& board,
+                                                      bool waits = false);
   metrics_server(const metrics_server&) = delete;
   metrics_server& operator=(const metrics_server&) = delete;
   ~metrics_server();

@@ -124,7 +124,7 @@ class _Branch:
 
 
 def _branches_of(outputs, targets):
-    """None: there is more than one way to a weight, or a function of Python that cannot be run again."""
+    """None: there is more than one way to a weight, or a function that cannot be run again for the weights."""
     if any(o.grad_fn is None and get_gradient_edge(o).node not in targets for o in outputs):
         return None  # an output is a weight itself
     roots = [o.grad_fn for o in outputs if o.grad_fn is not None]
@@ -142,7 +142,7 @@ def _branches_of(outputs, targets):
             leaves = set().union(*(reached[c] for c in children if not leads[c]))
             if not leaves:
                 continue
-            if is_python or not seen.isdisjoint(leaves):
+            if is_python or not seen.isdisjoint(leaves) or _fails_alone(node):
                 return None
             seen |= leaves
             branches.append(_Branch(node, leaves))
@@ -153,6 +153,12 @@ def _branches_of(outputs, targets):
         else:
             reached[node] = set().union(*(reached[c] for c in children))
     return branches
+
+
+def _fails_alone(node):
+    """Whether torch would crash: for channels-last inputs, the backward of a group norm writes the gradient of the input
+    also when only those of the weights are wanted."""
+    return type(node).__name__ == "NativeGroupNormBackward0" and not node._saved_input.is_contiguous()
 
 
 def _walk(roots, targets):
@@ -175,16 +181,19 @@ def _walk(roots, targets):
 
 
 class Again:
-    """A second half that runs the whole backward once more, for the weights alone."""
+    """A second half that runs the whole backward once more, for the weights alone, or for `beside` as well."""
 
-    def __init__(self, outputs, grads, weights):
+    def __init__(self, outputs, grads, weights, beside):
         self._pairs = outputs, grads
         self._weights = weights
+        self._beside = beside
 
     def run(self):
         if self._pairs[0]:
-            torch.autograd.backward(*self._pairs, inputs=self._weights)
-        self._pairs = [], []
+            torch.autograd.backward(*self._pairs, inputs=self._weights + self._beside)
+        for v in self._beside:
+            v.grad = None
+        self._pairs, self._beside = ([], []), []
 
     def shares(self):
         return self._pairs[1]
@@ -193,7 +202,9 @@ class Again:
 def again(outputs, grads, inputs, weights):
     """As split(), for a graph that cannot be cut."""
     outputs, grads = _differentiable(outputs, grads)
-    return _input_grads(outputs, grads, inputs), Again(outputs, grads, weights)
+    order, _ = _walk([o.grad_fn for o in outputs if o.grad_fn is not None], ())
+    beside = [v for v in inputs if v.requires_grad] if any(map(_fails_alone, order)) else []
+    return _input_grads(outputs, grads, inputs), Again(outputs, grads, weights, beside)
 
 
 def leaves_of(outputs):

@@ -19,7 +19,7 @@ from ._messages import decode, encode, tensors_of
 from ._modules import forwards_in_order, is_compiled, is_dynamic_rotary, keep_device_guard, make_deterministic, one_line
 from ._optimizers import JobOptimizer, Optimizer, Parameters
 from ._parallel import RankGroup
-from ._part import Part
+from ._part import Part, may_have_hooks_of_accumulation
 from ._rank import Kept
 from ._training import TrainingRank, shape_of
 
@@ -248,7 +248,7 @@ class ModelPart(Part):
     def begin_step(self, step, trains):
         if self.original is not self.module:
             for (name, p), own in zip(self.original.named_parameters(), self.module.parameters()):
-                if p._backward_hooks or p._post_accumulate_grad_hooks:
+                if p._backward_hooks or may_have_hooks_of_accumulation(p):
                     raise RuntimeError(
                         f"a hook on the parameter '{name}', whose copy in another replica has none: expected one replica "
                         "in each process"

@@ -1,8 +1,10 @@
 """A part of a model, task by task: the gradients of its weights are those of a loop over the microbatches."""
 
+import sys
 import time
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 
 from . import _backward
 from ._modules import hooks_entered, is_compiled
@@ -37,7 +39,7 @@ class Part:
         self._unset = [slot for slot in self._slots if slot.value() is None]
         # Compilation makes both halves one.
         self._may_split = trains and (self._splits is True or self._splits == "auto" and not is_compiled(self.module))
-        if any(getattr(p, "_post_accumulate_grad_hooks", None) for p in parameters):
+        if any(map(may_have_hooks_of_accumulation, parameters)):
             # These see what the microbatches before have left. In the first step the values count, too: a change
             # through .data has no version.
             copy = (lambda p: None) if self._has_checked_hooks else (lambda p: p.detach().clone())
@@ -154,6 +156,16 @@ class Part:
                     f"a hook changes a parameter of {list(parameter.shape)} when a gradient is added, while other "
                     "microbatches use it: expected the pipeline's optimizer to change it, at the end of the step"
                 )
+
+
+def may_have_hooks_of_accumulation(parameter):
+    """Torch does not list the hooks of a parameter's AccumulateGrad node; a program that has some keeps the node."""
+    if getattr(parameter, "_post_accumulate_grad_hooks", None):
+        return True
+    if not parameter.requires_grad or type(parameter) not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    node = get_gradient_edge(parameter).node
+    return sys.getrefcount(node) > 2  # here, and the argument
 
 
 def _are_equal(parameter, value):

@@ -148,6 +148,24 @@ TEST_CASE("a port without a host is served on loopback only") {
                               !Contains("*:" + port + " "));
 }
 
+TEST_CASE("a node of a job with restarts serves when the process before it frees the port") {
+  const scratch_folder folder;
+  const auto port = free_ports(1);
+  program before{{RRFP_NODE, "run", job_in(folder), "--metrics", ":" + std::to_string(port)}};
+  REQUIRE(eventually([&] { return get(port, "/healthz").code == 200; }, std::chrono::seconds{60}));
+  program node{{RRFP_NODE, "join", job_in(folder), "--set", "recovery.max_restarts=1", "--nnodes",
+                "1", "--node-rank", "0", "--rendezvous",
+                "127.0.0.1:" + std::to_string(free_ports(1)), "--metrics",
+                ":" + std::to_string(port)}};
+  const auto note = "--metrics 127.0.0.1:" + std::to_string(port) +
+                    ": cannot listen: Address already in use; serving when it is free";
+  REQUIRE(eventually([&] { return node.err().find(note) != std::string::npos; },
+                     std::chrono::seconds{60}));
+  before.signal(SIGKILL);
+  before.wait();
+  CHECK(eventually([&] { return get(port, "/healthz").code == 200; }, std::chrono::seconds{60}));
+}
+
 TEST_CASE("an address that cannot be served gives one line and exit code 2, and nothing trains") {
   const scratch_folder folder;
   const taken_port taken;

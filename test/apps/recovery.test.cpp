@@ -367,12 +367,18 @@ TEST_CASE("a node that was stopped and replaced ends with code 3, and its replac
                        folder / "twin.jsonl"})
               .code == 0);
   const auto rendezvous = "127.0.0.1:" + std::to_string(free_ports(1));
+  const auto metrics = free_ports(3);
+  // What the stopped process holds until it ends must not end its replacement.
   const auto start = [&](std::size_t node) {
     settings join{RRFP_NODE,
                   "join",
                   folder / "job.toml",
                   "--set",
                   "transport.node_timeout_ms=1500",
+                  "--set",
+                  "checkpoint.dir=" + (folder / "checkpoints"),
+                  "--metrics",
+                  ":" + std::to_string(metrics + node),
                   "--nnodes",
                   "3",
                   "--node-rank",

@@ -3,8 +3,11 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <thread>
 
 #include <rrfp/checkpoint/checksum.hpp>
 #include <rrfp/checkpoint/ring.hpp>
@@ -232,6 +235,19 @@ TEST_CASE("A folder has one writer, and is free again when that writer is gone")
     CHECK(second.message() == dir + ": another run is writing its checkpoints here");
   }
   CHECK(ring::open(dir, 3).ok());
+}
+
+TEST_CASE("One that is patient gets the folder when its writer has gone") {
+  const scratch_folder folder;
+  const auto dir = folder / "ring";
+  auto first = std::make_optional(open(dir, 3));
+  std::thread writer{[&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds{100});
+    first.reset();
+  }};
+  const auto second = ring::open(dir, 3, std::chrono::seconds{30});
+  writer.join();
+  CHECK(second.ok());
 }
 
 TEST_CASE("A folder that cannot be created is an error") {

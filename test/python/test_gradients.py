@@ -289,6 +289,24 @@ def test_hooks_of_accumulation_run_after_each_microbatch(way):
     assert sorted(calls) == sorted(plain_calls) and len(calls) == 4 * 8 * 4 * 2
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_hooks_of_accumulation_nodes_see_what_the_microbatches_before_have_left(way):
+    def hooked(parts):
+        ends = []
+        for p in (p for part in parts for p in part.parameters()):
+            ends.append(p.view_as(p).grad_fn.next_functions[0][0])
+            ends[-1].register_hook(lambda inputs, outputs, p=p: (p.grad.mul_(0.9), None)[1])
+        return ends
+
+    torch.manual_seed(2)
+    parts = [nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16)) for _ in range(2)]
+    plain = twin(parts)
+    ends = hooked(parts), hooked(plain)
+    batches = [rows(step) for step in range(2)]
+    assert train(parts, batches, WAYS[way]) == train_plainly(plain, loss_fn, batches, 4)
+    assert equal(parts, plain) and all(ends)
+
+
 def test_hooks_of_modules_run_once_in_each_microbatch():
     calls = []
 

@@ -56,6 +56,14 @@ def weights_alone(m, x):
     return t, torch.tanh(m.a(x)) + t
 
 
+def normed():
+    def forward(m, x):
+        y = m.n(x.view(-1, 4, 2, 2).contiguous(memory_format=torch.channels_last))
+        return m.a(y.flatten(1))
+
+    return Of(forward, n=nn.GroupNorm(2, 4), a=linear())
+
+
 GRAPHS = {
     # The gradient of a position is a view of what the stage before gets.
     "a position beside each row": lambda: [
@@ -89,6 +97,8 @@ GRAPHS = {
         Of(used_thrice, a=linear()),
         Of(lambda m, q, k, v: m.a(q) @ m.b(k).t() @ m.c(v), a=linear(), b=linear(), c=linear()),
     ],
+    # Torch computes the gradients of its weights alone only in the other order.
+    "a group norm in channels-last order": lambda: [Of(lambda m, x: m.a(x), a=linear()), normed()],
     "a part without parameters": lambda: [linear(), nn.Tanh(), linear()],
 }
 
@@ -106,6 +116,24 @@ def test_graphs(name):
         zero_grad = step
 
     check(GRAPHS[name](), n=n, optimizer=lambda ps: optimizer(ps) or Nothing())
+
+
+def test_a_group_norm_in_channels_last_order_with_a_hook():
+    def halve(p):
+        p.grad.mul_(0.5)
+
+    torch.manual_seed(3)
+    for policy in ("bf", "zb_h1"):
+        parts = [linear(), normed()]
+        parts[1].n.weight.register_post_accumulate_grad_hook(halve)
+        plain = twin(parts)
+        plain[1].n.weight.register_post_accumulate_grad_hook(halve)  # a copy has none
+        batches = [rows(step) for step in range(3)]
+        with rrfp.Pipeline(parts, loss_fn, 4, optimizer=adam, policy=policy) as pipe:
+            for x, y in batches:
+                pipe.step(x, target=y)
+        train_plainly(plain, loss_fn, batches, 4)
+        assert equal(parts, plain)
 
 
 def test_autocast_of_a_weight_that_is_used_twice():

@@ -1,6 +1,8 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <utility>
 
 #include <fmt/format.h>
@@ -136,9 +138,20 @@ result<resume_choice> choose_resume(const job::job& j, const checkpoint_setup& s
   return job::blame(j, "checkpoint.resume", why);
 }
 
+namespace {
+
+/// After a loss the process of node 0 that was lost may hold the lock still: one that was only
+/// stopped ends when it goes on, and a file server frees the locks of a machine that is gone later.
+std::chrono::milliseconds patience_for_lock(const job::job& j, const recovery_point& from) {
+  if (from.lost.empty()) return {};
+  return std::chrono::milliseconds{static_cast<std::int64_t>(j.recovery.hold_s * 1e3)};
+}
+
+}  // namespace
+
 result<resume_choice> hold_checkpoints(job::job j, checkpoint_setup& setup,
                                        const recovery_point& from) {
-  auto ring = checkpoint::ring::open(setup.dir, j.checkpoint.keep);
+  auto ring = checkpoint::ring::open(setup.dir, j.checkpoint.keep, patience_for_lock(j, from));
   if (!ring) return job::blame(j, "checkpoint.dir", ring.message());
   setup.ring = std::move(*ring);
   if (from.has_copies()) {

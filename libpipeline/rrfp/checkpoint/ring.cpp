@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
 #include <rrfp/io/atomic_file.hpp>
@@ -17,12 +18,28 @@ namespace rrfp::checkpoint {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+/// Locks the file unless another process has locked it for longer than `patience`.
+bool is_locked_by_another(int file, std::chrono::milliseconds patience) {
+  constexpr std::chrono::milliseconds interval{20};
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (::flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (std::chrono::steady_clock::now() >= end) return true;
+    std::this_thread::sleep_for(interval);
+  }
+  return false;
+}
+
+}  // namespace
+
 ring::ring(std::string dir, std::uint32_t keep, int lock)
     : dir_(std::move(dir)), keep_(keep), lock_(lock) {}
 
 ring::~ring() { ::close(lock_); }
 
-result<std::unique_ptr<ring>> ring::open(const std::string& dir, std::uint32_t keep) {
+result<std::unique_ptr<ring>> ring::open(const std::string& dir, std::uint32_t keep,
+                                         std::chrono::milliseconds patience) {
   const auto refused = [&](const std::string& why) { return error{dir + ": " + why}; };
   std::error_code failed;
   fs::create_directories(dir, failed);
@@ -30,7 +47,7 @@ result<std::unique_ptr<ring>> ring::open(const std::string& dir, std::uint32_t k
   const int lock = ::open(path_in(dir, ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (lock < 0) return refused(std::string{"cannot write: "} + std::strerror(errno));
   // Some shared file systems have no locks; there the user must keep runs in separate folders.
-  if (::flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  if (is_locked_by_another(lock, patience)) {
     ::close(lock);
     return refused("another run is writing its checkpoints here");
   }

@@ -10,6 +10,7 @@
 /// checkpoints, and checksums detect one that is torn or altered later.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -55,8 +56,10 @@ result<search> find_newest(const std::string& dir, verification level);
 class ring {
  public:
   /// Creates the folder if it does not exist, and locks it until the object or the process ends.
-  /// Error: the folder cannot be created or written to, or another run has locked it.
-  static result<std::unique_ptr<ring>> open(const std::string& dir, std::uint32_t keep);
+  /// Error: the folder cannot be created or written to, or another run has locked it for longer
+  /// than `patience`.
+  static result<std::unique_ptr<ring>> open(const std::string& dir, std::uint32_t keep,
+                                            std::chrono::milliseconds patience = {});
   ring(const ring&) = delete;
   ring& operator=(const ring&) = delete;
   ~ring();
