@@ -345,6 +345,9 @@ class runtime {
 
 PYBIND11_MODULE(_runtime, m) {
   m.attr("version") = RRFP_VERSION;
+  m.def("tell", [](py::object on_note, const std::string& text) {
+    text_hook("on_note", std::move(on_note))(text);
+  });
   m.def(
       "policies",
       [] {

@@ -171,7 +171,7 @@ class Pipeline:
         self.optimizers = self._model.optimizers  #: of the parts in this process
         close_at_exit(self)
         if self._model.is_frozen and not self._is_emulated:
-            (on_note or say)("no parameter requires a gradient: training changes nothing")
+            _runtime.tell(on_note or say, "no parameter requires a gradient: training changes nothing")
 
     def step(
         self, *args, target=None, losses=None, return_outputs=True, update=True, n_microbatches=None, **kwargs

@@ -364,6 +364,8 @@ def test_exceptions_of_on_note_and_on_report_are_shown(tmp_path, monkeypatch):
         pipe.hang_report("a question")
         assert reported.wait(60)
         assert [type(e) for e in shown if "a question" in str(e)] == [LookupError]
+    with rrfp.Pipeline(torch.nn.Linear(16, 16).requires_grad_(False), loss_fn, on_note=raising):
+        assert [str(e) for e in shown if "no parameter requires a gradient" in str(e)]
 
 
 def test_a_child_of_fork_ends_by_itself_and_cannot_use_the_pipeline():

@@ -64,6 +64,15 @@ TEST_CASE("the path crosses steps, ranks and chunks") {
     CHECK(p.step_begin == us(1));
     CHECK(p.length() == us(20));
   }
+  SECTION("a task that became shorter by an injected delay") {
+    const auto file = hand_made{}
+                          .run("shorter", 1)
+                          .task(0, "F0", 0, 0, 10, {.seq = 0, .delay = 4})
+                          .task(0, "F1", 10, 10, 20, {.seq = 1, .delay = -6})
+                          .read();
+    const auto all = all_steps(file.runs[0]);
+    CHECK(find_critical_path(all).by_stage[0].delay == us(-2));
+  }
   SECTION("ranks: the previous launch ended last on the other rank") {
     const auto file = hand_made{}
                           .run("ranks", 1)

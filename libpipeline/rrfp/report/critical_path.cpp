@@ -136,7 +136,8 @@ class path_finder {
   void compute(const traced_task& t) {
     auto& share = path_.by_stage[t.stage.value()];
     ++share.tasks;
-    share.delay += std::clamp<nanoseconds>(t.delay, 0, std::max<nanoseconds>(cursor_ - t.begin, 0));
+    // Negative of a task that became shorter, as in the load of a stage.
+    share.delay += std::min<nanoseconds>(t.delay, std::max<nanoseconds>(cursor_ - t.begin, 0));
     spend(share.compute_by_kind[static_cast<std::size_t>(t.what.kind)], t.begin);
   }
 
