@@ -262,13 +262,14 @@ std::string table_of(const std::vector<finished_run>& runs) {
       add(r.run.name, {"-", "-", "-", "-", "-"}, "-", "-", "-", hex(s.weights_xxh64));
       continue;
     }
-    const auto speed_up = runs[0].summary.steps == 0
-                              ? std::string{"-"}
-                              : fmt::format("{:.2f}x", runs[0].summary.step_ms_p50 / s.step_ms_p50);
+    // A process that has replaced another one may have measured none of the steps.
+    const bool measured = s.step_ms_p50 > 0;
+    const auto first = runs[0].summary.step_ms_p50;
     add(r.run.name,
-        {fmt::format("{:.1f}", s.step_ms_p50), speed_up,
-         fmt::format("{:.1f} %", s.bubble_fraction * 100), fmt::format("{}", s.peak_slots()),
-         fmt::format("{:.1f}", mebibytes(s.peak_bytes()))},
+        {measured ? fmt::format("{:.1f}", s.step_ms_p50) : "-",
+         measured && first > 0 ? fmt::format("{:.2f}x", first / s.step_ms_p50) : "-",
+         measured ? fmt::format("{:.1f} %", s.bubble_fraction * 100) : "-",
+         fmt::format("{}", s.peak_slots()), fmt::format("{:.1f}", mebibytes(s.peak_bytes()))},
         fmt::format("{:.1f}", mebibytes(s.device_memory().allocated_peak)),
         computes ? fmt::format("{:.4f}", s.loss_last) : "-",
         s.eval_loss ? fmt::format("{:.4f}", *s.eval_loss) : "-",

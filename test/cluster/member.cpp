@@ -17,6 +17,7 @@ std::variant<leader_core, follower_core> core_of(const process& owner) {
   core_options o;
   o.process = owner.fence().process;
   o.again = owner.fence().has_joined;
+  o.awake_at = owner.fence().awake_at;
   o.lost = owner.fence().lost;
   o.over = owner.fence().is_over;
   const auto& choice = owner.fence().choice;
@@ -54,6 +55,8 @@ bool member::leads() const { return node_id{owner_.node()} == leader(); }
 nanoseconds member::patience() const { return patience_of(owner_.c()); }
 
 void member::begin() {
+  feed(event::woke{});
+  if (has_failed_) return;
   if (leads() && !choice_.next() && rendezvous_.is_listened_to()) {
     // By a stopped process of node 0.
     return to_.join_failed({"the port is in use", owner_.fence().process.value() != 0});
@@ -200,6 +203,7 @@ void member::end(std::string reason) {
   ended_ = false;  // the last requests are served first
   for (const auto& e : std::exchange(requests_, {})) feed(e);
   feed(event::closing{std::move(reason)});
+  owner_.fence().awake_at = owner_.local_now();
   ended_ = true;
   stop_listening();
   for (auto& [id, l] : links_) l.wire->close(l.side);

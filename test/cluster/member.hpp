@@ -103,7 +103,10 @@ class member {
   void carry_out(const membership_core::action::waiting& a) { waiting_ = a.text; }
   void carry_out(const membership_core::action::refused_join& a);
   void carry_out(const membership_core::action::gone_early& a);
-  void carry_out(const membership_core::action::join_failed& a) { to_.join_failed(a); }
+  void carry_out(const membership_core::action::join_failed& a) {
+    has_failed_ = true;
+    to_.join_failed(a);
+  }
   void carry_out(const membership_core::action::fence& a);
   void carry_out(const membership_core::action::job_over&);
   void carry_out(const membership_core::action::clock_offset& a);
@@ -135,6 +138,7 @@ class member {
   bool listens_ = false;
   bool connects_ = false;  ///< an attempt is under way, and the thread waits for it
   bool leaving_ = false;
+  bool has_failed_ = false;  ///< to join
   bool ended_ = false;
   std::uint64_t turns_asked_ = 0;  ///< only the last one asked for counts
   nanoseconds next_turn_ = -1;

@@ -34,6 +34,7 @@ class process {
     membership_core::leader_choice choice;
     bool has_joined = false;
     bool is_over = false;
+    std::optional<nanoseconds> awake_at{};
 
     bool is_lost() const { return lost.contains(process); }
   };

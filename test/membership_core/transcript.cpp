@@ -238,9 +238,14 @@ class player {
     o.nodes = small(w);
     if (w.more()) o.process = process_id{small(w)};
     // After a loss: nodes that stand in for each other, "1.3"; "expected" ones, "0.1"; the nodes of
-    // a "quorum"; and the "leader", if it is not node 0.
+    // a "quorum"; the "leader", if it is not node 0; and whether it was "awake" at 0, after a
+    // membership before.
     while (w.more()) {
       const auto word = w.next();
+      if (word == "awake") {
+        o.awake_at = 0;
+        continue;
+      }
       if (word == "leader") {
         o.leader = node_id{small(w)};
         continue;

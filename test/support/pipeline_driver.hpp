@@ -23,7 +23,8 @@ struct pipeline_setup {
   std::uint32_t weight_pieces = 1;
   std::uint32_t early_forwards = 0;
   std::uint32_t forwards_in_order = 0;  ///< bit s: on stage s
-  /// The microbatches of a step before, which was aborted; 0: there was none.
+  /// The microbatches of a step before; 0: there was none. In ready mode it is complete; in order
+  /// it is aborted, because its tables are no sequences.
   std::uint32_t microbatches_before = 0;
 
   checked_stage make(std::uint32_t stage) const {
@@ -34,11 +35,16 @@ struct pipeline_setup {
   }
   void begin(checked_stage& stage, step_id step) const {
     if (microbatches_before != 0) {
-      stage.begin(step, {}, weight_pieces, microbatches_before);
-      stage.abort();
+      stage.begin(step_id{2 * step.value()}, {}, weight_pieces, microbatches_before);
+      if (mode == dispatch_mode::ready)
+        complete(stage);
+      else
+        stage.abort();
     }
-    stage.begin(step, slot_bytes, weight_pieces, shape.microbatches);
+    stage.begin(step_id{2 * step.value() + 1}, slot_bytes, weight_pieces, shape.microbatches);
   }
+  /// Runs the step before, whose inputs come as early as they can.
+  void complete(checked_stage& stage) const;
   stage_config config(std::uint32_t stage) const {
     return {.shape = shape,
             .stage = stage_id{stage},
@@ -71,6 +77,37 @@ inline std::optional<message> output_of(const pipeline_shape& shape, std::uint32
   const auto to = shape.at(virtual_stage_id{forward ? vs.value() + 1 : vs.value() - 1});
   const auto kind = forward ? task_kind::forward : task_kind::backward;
   return message{to.stage.value(), {kind, t.mb, to.chunk, rank}};
+}
+
+inline void pipeline_setup::complete(checked_stage& stage) const {
+  auto of = shape;
+  of.microbatches = microbatches_before;
+  const auto s = stage.core().config().stage.value();
+  const auto arrive = [&](task_kind kind, microbatch_id mb, std::uint32_t chunk, rank_id rank) {
+    stage.arrive({kind, mb, chunk_id{chunk}, rank});
+  };
+  for (std::uint32_t i = 0; i < of.microbatches; ++i)
+    for (std::uint32_t r = 0; r < ranks; ++r)
+      arrive(task_kind::forward, microbatch_id{i}, 0, rank_id{r});
+  for (stage.decide(); !stage.core().step_complete(); stage.decide()) {
+    bool any = false;
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+      if (!stage.model().can_finish(rank_id{r})) continue;
+      any = true;
+      const auto ended = stage.finish(rank_id{r});
+      const auto& t = ended.what;
+      const auto c = t.chunk.value();
+      if (!output_of(of, s, ended, rank_id{r})) continue;
+      // The other stages take no time: what was sent comes back at once.
+      if (t.kind == task_kind::forward && c + 1 < of.chunks)
+        arrive(task_kind::forward, t.mb, c + 1, rank_id{r});
+      else if (t.kind == task_kind::forward)
+        arrive(task_kind::backward, t.mb, c, rank_id{r});
+      else if (c > 0)
+        arrive(task_kind::backward, t.mb, c - 1, rank_id{r});
+    }
+    expect(any, "the step before goes on");
+  }
 }
 
 class pipeline_driver {

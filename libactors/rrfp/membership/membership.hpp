@@ -63,6 +63,8 @@ class process_standing {
   /// Which processes this one knows to be lost.
   std::set<process_id> lost() const;
   bool has_joined() const;
+  /// When its last membership ended: nanoseconds of its steady_clock.
+  std::optional<std::int64_t> awake_at() const;
   membership_core::leader_choice choice() const;
   /// All nodes have agreed on the end: whoever comes now has nothing to do.
   bool is_over() const;
@@ -71,6 +73,7 @@ class process_standing {
   void note_joined(node_id own, std::set<node_id> present,
                    std::vector<membership_core::successor> successors);
   void note_over();
+  void note_awake(std::int64_t at);
   /// Changes what is known of leaders.
   void change(const std::function<void(membership_core::leader_choice&)>& change);
 
@@ -84,6 +87,7 @@ class process_standing {
   mutable std::mutex mutex_;
   std::set<process_id> lost_;
   membership_core::leader_choice choice_;
+  std::optional<std::int64_t> awake_at_;
   bool has_joined_ = false;
   bool is_over_ = false;
 };

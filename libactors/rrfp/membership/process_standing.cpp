@@ -35,6 +35,11 @@ bool process_standing::has_joined() const {
   return has_joined_;
 }
 
+std::optional<std::int64_t> process_standing::awake_at() const {
+  const std::lock_guard lock{mutex_};
+  return awake_at_;
+}
+
 bool process_standing::is_over() const {
   const std::lock_guard lock{mutex_};
   return is_over_;
@@ -48,6 +53,11 @@ membership_core::leader_choice process_standing::choice() const {
 void process_standing::note_over() {
   const std::lock_guard lock{mutex_};
   is_over_ = true;
+}
+
+void process_standing::note_awake(std::int64_t at) {
+  const std::lock_guard lock{mutex_};
+  awake_at_ = at;
 }
 
 void process_standing::add_lost(process_id process) {

@@ -27,14 +27,7 @@ constexpr std::chrono::milliseconds tls_slot_min{100};
 }  // namespace
 
 void watcher::watch() {
-  if (!leads()) {
-    connect_at_ = clock::now();
-  } else if (const auto open = open_listener(); !open) {
-    listener_.reset();
-    // The port may be that of an earlier process of node 0, which ends when it learns of its loss.
-    const bool in_use = open.failure().kind == error_kind::node_lost;
-    carry_out(action::join_failed{open.message(), in_use && options_.standing != nullptr});
-  }
+  begin();
   while (!closing()) one_turn();
   serve_requests();
   std::string reason;
@@ -43,10 +36,27 @@ void watcher::watch() {
     reason = give_up_reason_;
   }
   feed(event::closing{reason});
+  if (options_.standing != nullptr) options_.standing->note_awake(ns(clock::now()));
   // While no other job can listen at this port.
   remove_files();
   listener_.reset();
   wind_down();
+}
+
+void watcher::begin() {
+  feed(event::woke{});
+  {
+    const std::lock_guard lock{mutex_};
+    if (join_failure_) return;  // it was stopped since its last membership
+  }
+  if (!leads()) {
+    connect_at_ = clock::now();
+  } else if (const auto open = open_listener(); !open) {
+    listener_.reset();
+    // The port may be that of an earlier process of node 0, which ends when it learns of its loss.
+    const bool in_use = open.failure().kind == error_kind::node_lost;
+    carry_out(action::join_failed{open.message(), in_use && options_.standing != nullptr});
+  }
 }
 
 void watcher::one_turn() {

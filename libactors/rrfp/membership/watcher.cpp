@@ -38,6 +38,7 @@ std::variant<leader_core, follower_core> core_of(const membership_options& o, bo
   if (o.standing != nullptr) {
     options.process = o.standing->process();
     options.again = o.standing->has_joined();
+    options.awake_at = o.standing->awake_at();
     options.lost = o.standing->lost();
     options.over = o.standing->is_over();
     options.stand_ins = o.stand_ins;

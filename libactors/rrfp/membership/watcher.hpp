@@ -90,6 +90,7 @@ class watcher {
 
   // For the watch thread: one turn of its loop.
   void watch();
+  void begin();
   void one_turn();
   void wait_for_sockets();
   void receive(connection_id id, link& l);

@@ -282,12 +282,17 @@ void follower_core::give_up_place() {
   common_.act(action::join_failed{common_.overslept(), true});
 }
 
-void follower_core::after(const event::turn&) {
-  const auto& o = common_.options;
+bool follower_core::begin_turn() {
   common_.note_turn(now_);
+  const bool gives_up = phase_ == follower_phase::connecting && common_.has_lost_place(now_);
+  if (gives_up) give_up_place();
+  return !gives_up;
+}
+
+void follower_core::after(const event::turn&) {
+  if (!begin_turn()) return;
+  const auto& o = common_.options;
   heard_ = std::min(heard_ + common_.take_stall(), now_);
-  if (phase_ == follower_phase::connecting && !common_.is_over() && common_.has_overslept(now_))
-    return give_up_place();
   if (phase_ == follower_phase::handshaking && now_ - since_ >= handshake_max)
     return end_connection({});
   if (!is_connected()) return;
@@ -308,6 +313,7 @@ void follower_core::after(const event::leave&) {
 }
 
 void follower_core::after(const event::closing&) {
+  common_.note_turn(now_);
   common_.begin_leaving();
   phase_ = follower_phase::closed;
 }

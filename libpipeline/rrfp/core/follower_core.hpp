@@ -73,7 +73,7 @@ class follower_core {
   void after(const event::status_set& e) { common_.status = e.text; }
   void after(const event::leave&);
   void after(const event::closing&);
-  void after(const event::woke&) { common_.note_turn(now_); }
+  void after(const event::woke&) { (void)begin_turn(); }
   void after(const event::turn&);
 
   // Each takes a message of the leader. False: it is malformed, or comes at the wrong time.
@@ -99,6 +99,8 @@ class follower_core {
   /// have stalled.
   void end_connection(const std::string& why, bool silent = false);
   void give_up_place();
+  /// False: it has given up its place.
+  bool begin_turn();
   void say_goodbye();
   void settle_exchange();
   void send(any_message m) { common_.act(action::send{{connection_}, std::move(m)}); }

@@ -399,7 +399,6 @@ void leader_core::drop(connection_id c, const std::string& why) {
   const bool admitted = is_admitted(p);
   const bool is_loss =
       admitted && phase_ == leader_phase::running && !p.said_goodbye && !common_.is_over();
-  if (admitted && phase_ == leader_phase::joining && common_.has_overslept(now_)) give_up_place();
   if (!why.empty() && (p.at == stage::handshaking || p.at == stage::introducing))
     report_refusal(p, admitted ? std::optional{p.node} : std::nullopt, why);
   vacate(p);
@@ -459,13 +458,20 @@ bool leader_core::all_nodes_silent() const {
 
 // ---- time
 
-void leader_core::after(const event::turn&) {
+bool leader_core::begin_turn() {
   common_.note_turn(now_);
   const auto stall = common_.take_stall();
   if (stall > 0)
     for (auto& [id, p] : peers_) p.heard = std::min(p.heard + stall, now_);
   // Another process may wait for the port, also if no node was connected.
-  if (phase_ == leader_phase::joining && common_.has_overslept(now_)) return give_up_place();
+  const bool joins = phase_ == leader_phase::opening || phase_ == leader_phase::joining;
+  const bool gives_up = joins && common_.has_lost_place(now_);
+  if (gives_up) give_up_place();
+  return !gives_up;
+}
+
+void leader_core::after(const event::turn&) {
+  if (!begin_turn()) return;
   // With many nodes, a turn follows the other within microseconds.
   if (now_ < check_due_) return;
   check_due_ = now_ + common_.options.turn() / 4;
@@ -516,6 +522,7 @@ void leader_core::after(const event::leave&) {
 }
 
 void leader_core::after(const event::closing& e) {
+  common_.note_turn(now_);
   if (phase_ == leader_phase::joining)
     send(members(), give_up{printable(e.reason, reason_bytes_max)});
   common_.begin_leaving();
@@ -554,13 +561,13 @@ void leader_core::report_if_all_left() {
 bool leader_core::dismiss_next() {
   if (common_.has_left()) return true;
   const auto left = members();
-  const bool is_last = left.size() <= 1;
-  if (is_last) common_.act(action::stop_listening{});
   if (!left.empty() && dismissed_ != left.front()) {
     send({left.front()}, goodbye{});
     dismissed_ = left.front();
   }
-  return is_last;
+  if (left.size() > 1 || (left.size() == 1 && !peers_.at(left.front()).ends)) return false;
+  common_.act(action::stop_listening{});
+  return true;
 }
 
 bool leader_core::all_said_goodbye() const {

@@ -113,7 +113,7 @@ class leader_core {
   void after(const event::status_set& e) { common_.status = e.text; }
   void after(const event::leave&);
   void after(const event::closing& e);
-  void after(const event::woke&) { common_.note_turn(now_); }
+  void after(const event::woke&) { (void)begin_turn(); }
   void after(const event::turn&);
 
   // Each takes a message of a node that has joined. Returns why its connection must end, if so.
@@ -162,6 +162,8 @@ class leader_core {
   /// This node itself is lost.
   void declare_self_lost(const std::string& message);
   void give_up_place();
+  /// False: it has given up its place.
+  bool begin_turn();
   void settle_exchange();
   void fail_exchange(const std::string& why);
   std::string name_of_member(node_id n) const {

@@ -42,12 +42,15 @@ action::gone_early gone_early(const std::string& name, const std::string& why) {
 }
 
 void common_part::note_turn(std::int64_t now) {
-  const auto took = now - last_turn_.value_or(now);
+  const auto is_first = !last_turn_;
+  const auto took = now - last_turn_.value_or(options.awake_at.value_or(now));
   last_turn_ = now;
+  // The others may have heard it last two heartbeats before, but not between two memberships.
+  const auto limit = options.node_timeout - (is_first ? 0 : 2 * options.heartbeat);
+  if (took > limit && options.process != process_id{}) overslept_until_ = now;
+  if (loss_ && !over_ && has_overslept(now)) fence(options.process);
+  if (is_first) return;
   if (took > options.node_timeout / 2) stalled_until_ = now;
-  // The others may have heard it last two heartbeats before.
-  if (took > options.node_timeout - 2 * options.heartbeat && options.process != process_id{})
-    overslept_until_ = now;
   if (took > options.heartbeat) stall_ += took - options.turn();
 }
 

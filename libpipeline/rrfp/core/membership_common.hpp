@@ -25,7 +25,9 @@ struct core_options {
   std::int64_t heartbeat = 0;
   std::int64_t node_timeout = 0;  ///< three heartbeats at least
   process_id process{};
-  bool again = false;           ///< the process has been a member before
+  bool again = false;  ///< the process has been a member before
+  /// When its last membership ended.
+  std::optional<std::int64_t> awake_at{};
   std::set<process_id> lost{};  ///< processes that may not join again
   bool over = false;            ///< the process knows that the job is over
   /// After a loss the job goes on without nodes as long as one of each of these sets is there.
@@ -74,7 +76,8 @@ class common_part {
   std::vector<action::any> take_actions() { return std::exchange(actions_, {}); }
 
   /// Measures how late the driver is. A node that was stopped itself must not take its own stall
-  /// for silence of the others.
+  /// for silence of the others. After a loss, while the others join again without it, a process
+  /// that has overslept may not join again.
   void note_turn(std::int64_t now);
   /// The time since the last call that does not count as silence of the others.
   std::int64_t take_stall() { return std::exchange(stall_, 0); }
@@ -88,6 +91,10 @@ class common_part {
   /// others that are silent have after the stall, too.
   bool has_overslept(std::int64_t now) const {
     return overslept_until_ && now - *overslept_until_ < 2 * options.node_timeout;
+  }
+  /// Whether another process may have the place of this one, which has not joined.
+  bool has_lost_place(std::int64_t now) const {
+    return !over_ && (has_overslept(now) || is_fenced(options.process));
   }
   std::string overslept() const;
   /// The process may not join again.
