@@ -143,6 +143,54 @@ TEST_CASE("with a limit of tokens the samples of a step decide its microbatches"
                     "with the same data: its program or its processor computes others");
 }
 
+TEST_CASE("with a delay, long samples wait for each other and each is trained on once") {
+  const scratch_folder folder;
+  // One document in 16 is long: alone in its step, it leaves the other microbatches waiting.
+  std::string lines;
+  for (int i = 0; i < 128; ++i)
+    lines += "{\"text\": \"" + std::string(i % 16 == 3 ? 63 : 6, 'x') + "\"}\n";
+  auto config = balanced(config_of([&](job::data_options& d) {
+                           d.jsonl = {write(folder / "a.jsonl", lines)};
+                           d.order = job::sample_order::file;
+                           d.microbatch_size = 4;
+                           d.max_tokens = 64;
+                         }),
+                         2);
+  config.microbatches = 4;
+  const auto plain = open_good(config);
+  auto delayed = config;
+  delayed.data.pack_delay = 3;
+  const auto s = open_good(delayed);
+  check_promises(*s, delayed);
+  const auto is_long = [](const std::string& text) { return text.size() > 40; };
+  std::vector<std::int64_t> of_steps;
+  for (std::uint64_t first = 0; first < 8; first += 4) {
+    std::vector<std::string> all, want;
+    std::int64_t tokens = 0;
+    for (auto k = first; k < first + 4; ++k) {
+      const auto texts = texts_of(*s, delayed, step_id{k});
+      CHECK(texts.size() == 16);
+      of_steps.push_back(std::ranges::count_if(texts, is_long));
+      all.insert(all.end(), texts.begin(), texts.end());
+      const auto own = texts_of(*plain, config, step_id{k});
+      CHECK(std::ranges::count_if(own, is_long) == 1);
+      want.insert(want.end(), own.begin(), own.end());
+      tokens += s->step_tokens(step_id{k}) - plain->step_tokens(step_id{k});
+    }
+    std::ranges::sort(all);
+    std::ranges::sort(want);
+    CHECK(all == want);
+    CHECK(tokens == 0);
+  }
+  CHECK(of_steps == std::vector<std::int64_t>{0, 0, 0, 4, 0, 0, 0, 4});
+  // A pure function of the step.
+  const auto again = open_good(delayed);
+  for (const std::uint64_t k : {6U, 1U, 3U}) {
+    CHECK(again->counts(step_id{k}) == s->counts(step_id{k}));
+    CHECK(texts_of(*again, delayed, step_id{k}) == texts_of(*s, delayed, step_id{k}));
+  }
+}
+
 TEST_CASE("more replicas than samples leave some without a microbatch") {
   const scratch_folder folder;
   auto config = balanced(config_of([&](job::data_options& d) {

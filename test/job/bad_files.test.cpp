@@ -288,6 +288,9 @@ TEST_CASE("A limit of tokens that no number of microbatches keeps is refused") {
         "256");
   CHECK(refusal("[data]\nshapes = 9\nmax_tokens = 256\n", {}, job_use::train) ==
         "x.toml:3: data.max_tokens: expected 0 without data.pack = \"cost\", got 256");
+  CHECK(train("pack_delay = 3") == "accepted");
+  CHECK(refusal("[data]\nshapes = 9\npack = \"cost\"\npack_delay = 2\n", {}, job_use::train) ==
+        "x.toml:4: data.pack_delay: expected 0 without data.max_tokens, got 2");
   CHECK(train("sequence_length = 100\nmicrobatch_size = 9000") ==
         "x.toml:8: data.microbatch_size: expected pipeline.microbatches * data.microbatch_size <= "
         "65536 with data.max_tokens, got 72000");

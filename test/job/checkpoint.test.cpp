@@ -88,7 +88,7 @@ TEST_CASE("The identity of a training holds what determines its results, not how
   for (const std::string other_training :
        {"model.layers=5", "model.dropout=0.5", "model.tied_head=true", "train.seed=2",
         "train.optimizer=sgd", "data.microbatch_size=1", "data.pack=cost", "data.max_tokens=512",
-        "pipeline.microbatches=9", "pipeline.replicas=2"}) {
+        "data.pack_delay=2", "pipeline.microbatches=9", "pipeline.replicas=2"}) {
     CAPTURE(other_training);
     CHECK_FALSE(same(job::identity(good(trainable, {other_training})), plain));
   }

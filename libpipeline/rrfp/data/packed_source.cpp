@@ -9,7 +9,6 @@
 
 #include <rrfp/base/check.hpp>
 #include <rrfp/compute/estimate.hpp>
-#include <rrfp/workload/packer.hpp>
 
 namespace rrfp::data {
 
@@ -27,36 +26,54 @@ packed_source::packed_source(const source_config& config, std::unique_ptr<const 
       samples_(std::move(samples)),
       order_(samples_->count(), config.seed, config.data.order) {}
 
-std::vector<std::uint32_t> packed_source::samples_of(step_id step) const {
-  const auto places = microbatches_ * microbatch_size_;
-  return order_.at(step.value() * places, places);
+bool packed_source::is_balanced() const {
+  const auto& data = config_.data;
+  // Windows have equal work.
+  return data.max_tokens != 0 ||
+         (data.pack == job::sample_packing::cost && !samples_->are_windows());
 }
 
 std::shared_ptr<const packed_source::packed_step> packed_source::balanced(step_id step) const {
-  return balanced_.at(step.value(), [&] { return balance(step); });
+  const auto number = step.value() / span();
+  const auto made = balanced_.at(number, [&]() -> std::vector<packed_step> {
+    if (span() > 1) return balance_with_delay(step_id{number * span()});
+    return {balance(step)};
+  });
+  return {made, &(*made)[step.value() % span()]};
 }
 
-packed_source::packed_step packed_source::balance(step_id step) const {
-  const auto samples = samples_of(step);
+std::vector<workload::sample_work> packed_source::work_of(
+    const std::vector<std::uint32_t>& samples) const {
   std::vector<workload::sample_work> work;
   for (const auto n : samples)
     work.push_back(
         {samples_->size(n).tokens, compute::training_flops(config_.model, layout_of({n}))});
+  return work;
+}
+
+void packed_source::add(const workload::packed_replicas& packed,
+                        const std::vector<std::uint32_t>& samples, packed_step& to) {
+  for (const auto& of_replica : packed) {
+    to.counts.by_replica.push_back(static_cast<std::uint32_t>(of_replica.size()));
+    for (const auto& indices : of_replica) {
+      to.samples.emplace_back();
+      for (const auto i : indices) to.samples.back().push_back(samples[i]);
+    }
+  }
+}
+
+packed_source::packed_step packed_source::balance(step_id step) const {
+  const auto places = microbatches_ * microbatch_size_;
+  const auto samples = order_.at(step.value() * places, places);
+  const auto work = work_of(samples);
   const auto& data = config_.data;
   const auto replicas = config_.replicas;
   const auto each = data.max_tokens != 0
                         ? workload::microbatches_needed(work, replicas, data.max_tokens)
                         : static_cast<std::uint32_t>(microbatches_ / replicas);
-  const auto packed = workload::pack_step(work, replicas, each, data.microbatch_tokens());
   packed_step made;
-  if (packed) {
-    for (const auto& of_replica : *packed) {
-      made.counts.by_replica.push_back(static_cast<std::uint32_t>(of_replica.size()));
-      for (const auto& indices : of_replica) {
-        made.samples.emplace_back();
-        for (const auto i : indices) made.samples.back().push_back(samples[i]);
-      }
-    }
+  if (const auto packed = workload::pack_step(work, replicas, each, data.microbatch_tokens())) {
+    add(*packed, samples, made);
     return made;
   }
   RRFP_CHECK(data.max_tokens == 0, "as many microbatches as are needed hold the samples");
@@ -67,6 +84,22 @@ packed_source::packed_step packed_source::balance(step_id step) const {
     first = end;
   }
   return made;
+}
+
+std::vector<packed_source::packed_step> packed_source::balance_with_delay(step_id first) const {
+  const auto places = microbatches_ * microbatch_size_;
+  const auto samples = order_.at(first.value() * places, span() * places);
+  workload::pack_options options;
+  options.max_tokens = config_.data.max_tokens;
+  options.replicas = config_.replicas;
+  options.batch_size = places;
+  options.delay = config_.data.pack_delay;
+  options.shuffle = false;
+  auto made = workload::packer::make(work_of(samples), options);
+  RRFP_CHECK(made.ok(), "the job and its data are valid");
+  std::vector<packed_step> steps(span());
+  for (auto& step : steps) add(made->next().replicas, samples, step);
+  return steps;
 }
 
 microbatch_counts packed_source::counts(step_id step) const {
@@ -87,10 +120,7 @@ void packed_source::begin(step_id step, const microbatch_counts& microbatches) c
 }
 
 std::vector<std::uint32_t> packed_source::samples_of(step_id step, microbatch_id mb) const {
-  const auto& data = config_.data;
-  // Windows have equal work.
-  if (data.max_tokens != 0 || (data.pack == job::sample_packing::cost && !samples_->are_windows()))
-    return balanced(step)->samples.at(mb.value());
+  if (is_balanced()) return balanced(step)->samples.at(mb.value());
   return order_.at((step.value() * microbatches_ + mb.value()) * microbatch_size_,
                    microbatch_size_);
 }
@@ -141,7 +171,16 @@ compute::microbatch_layout packed_source::layout_of(
 
 std::int64_t packed_source::step_tokens(step_id step) const {
   std::int64_t tokens = 0;
-  for (const auto n : samples_of(step)) tokens += samples_->size(n).counted;
+  const auto add = [&](const std::vector<std::uint32_t>& samples) {
+    for (const auto n : samples) tokens += samples_->size(n).counted;
+  };
+  if (is_balanced()) {
+    const auto packed = balanced(step);
+    for (const auto& samples : packed->samples) add(samples);
+  } else {
+    const auto places = microbatches_ * microbatch_size_;
+    add(order_.at(step.value() * places, places));
+  }
   return tokens;
 }
 

@@ -209,6 +209,8 @@ struct data_options {
   sample_packing pack = sample_packing::order;
   /// Of a microbatch, which decides how many a step has. 0: pipeline.microbatches.
   std::uint32_t max_tokens = 0;
+  /// Steps, at most, that a sample with much work waits for others.
+  std::uint32_t pack_delay = 0;
   bad_samples when_bad = bad_samples::stop;
   /// Maximum length of an image's longer side, in pixels; larger images are scaled down to it.
   std::uint32_t image_side_max = 256;

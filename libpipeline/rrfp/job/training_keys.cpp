@@ -140,6 +140,10 @@ void add_data(std::vector<key>& table) {
       "`sequence_length`. A step has `pipeline.microbatches` * `microbatch_size` sequences "
       "for each replica, in as few microbatches as this allows, equally many on all "
       "replicas. 0: in `pipeline.microbatches`.");
+  keys.integer("pack_delay", &o::pack_delay, {0, 1024}, "steps",
+               "With `max_tokens`: maximum number of steps that a sample with more work than a "
+               "microbatch has on average waits, so that a step gets several of them. Samples move "
+               "within `pack_delay` + 1 steps.");
   keys.choice("bad_samples", &o::when_bad, {"stop", "skip"},
               "Handling of an unusable sample: end the run with an error, or leave it out. To "
               "find all of them, `skip` decodes every image before the run.");

@@ -213,6 +213,11 @@ status check_source(const job& j, const data_options& d, const std::string& sect
 
 status check_max_tokens(const job& j, const provenance& from) {
   const auto most = j.data.max_tokens;
+  if (most == 0 && j.data.pack_delay != 0)
+    return from.blame(
+        "data.pack_delay",
+        "expected 0 without data.max_tokens, got " + std::to_string(j.data.pack_delay),
+        "data.max_tokens");
   if (most == 0) return success();
   const auto refused = [&](const std::string& expected, std::string_view other) {
     return from.blame("data.max_tokens", "expected " + expected + ", got " + std::to_string(most),
