@@ -3,10 +3,10 @@
 ///
 /// A stage is deterministic: its next action depends only on the events that it has received. Each
 /// stage is therefore explored once as an automaton: its states are found by replaying events into
-/// a new core, and each step is compared with the naive model. The pipeline is the product of its
-/// automata, in which a message is in flight after its sender has sent it and before its receiver
-/// has got it. Every event adds something that is never removed, so the product has no cycle: if
-/// each state without a next event is complete, then every maximal run is complete.
+/// a new core, and each new event is compared with the naive model. The pipeline is the product of
+/// its automata, in which a message is in flight after its sender has sent it and before its
+/// receiver has got it. Every event adds something that is never removed, so the product has no
+/// cycle: if each state without a next event is complete, then every maximal run is complete.
 #include <array>
 #include <bit>
 #include <cstdio>
@@ -52,7 +52,6 @@ struct input_bits {
 /// The properties of a stage's state that the product needs.
 struct local_state {
   std::uint32_t parent = unknown;
-  std::uint32_t last_event = unknown;
   std::uint64_t arrived = 0;
   std::array<std::uint64_t, stages_max> sent{};  ///< by receiving stage, as its input bits
   std::uint32_t can_finish = 0;                  ///< bit r: rank r runs a task
@@ -65,9 +64,14 @@ struct local_state {
 class stage_automaton {
  public:
   stage_automaton(const pipeline_setup& setup, std::uint32_t stage, decisions when)
-      : setup_(setup), stage_(stage), when_(when), bits_{setup.shape, setup.ranks} {
-    restart();
-    intern({});
+      : setup_(setup),
+        stage_(stage),
+        when_(when),
+        bits_{setup.shape, setup.ranks},
+        hints_(setup.hints_of(stage)) {
+    live_ = std::make_unique<checked_stage>(setup_.config(stage_), hints_);
+    setup_.begin(*live_, step_id{0});
+    live_id_ = intern({}, live_->events());
   }
 
   std::uint32_t finish_event(std::uint32_t rank) const { return bits_.count() + rank; }
@@ -76,7 +80,7 @@ class stage_automaton {
   std::size_t size() const { return states_.size(); }
 
   std::uint32_t after(std::uint32_t id, std::uint32_t event) {
-    const auto slot = std::size_t{id} * events() + event;
+    const auto slot = std::size_t{id} * all_events() + event;
     if (next_[slot] != unknown) return next_[slot];
     const auto found = discover(id, event);  // may move next_
     next_[slot] = found;
@@ -84,30 +88,30 @@ class stage_automaton {
   }
 
  private:
-  std::uint32_t events() const { return bits_.count() + setup_.ranks + 1; }
-
-  void restart() {
-    live_ = std::make_unique<checked_stage>(setup_.make(stage_));
-    setup_.begin(*live_, step_id{0});
-    live_id_ = 0;
-  }
+  std::uint32_t all_events() const { return bits_.count() + setup_.ranks + 1; }
 
   std::uint32_t discover(std::uint32_t id, std::uint32_t event) {
     if (live_id_ != id) replay(id);
     auto state = states_[id];
     state.parent = id;
-    state.last_event = event;
+    const auto fed = static_cast<std::ptrdiff_t>(live_->events().size());
     apply(state, event);
-    live_id_ = intern(state);
-    return live_id_;
+    const auto known = states_.size();
+    const auto found = intern(state, {live_->events().begin() + fed, live_->events().end()});
+    // On another path to a known state, launches have other numbers.
+    live_id_ = found == known ? found : unknown;
+    return found;
   }
 
   void replay(std::uint32_t id) {
-    std::vector<std::uint32_t> path;
-    for (auto at = id; at != 0; at = states_[at].parent) path.push_back(states_[at].last_event);
-    restart();
-    local_state ignored;
-    for (auto event = path.rbegin(); event != path.rend(); ++event) apply(ignored, *event);
+    std::vector<std::uint32_t> path{id};
+    while (path.back() != 0) path.push_back(states_[path.back()].parent);
+    std::vector<rrfp::event> events;
+    for (auto at = path.rbegin(); at != path.rend(); ++at)
+      events.insert(events.end(), seen_[*at].events.begin(), seen_[*at].events.end());
+    live_ = std::make_unique<checked_stage>(setup_.config(stage_), hints_, std::move(events),
+                                            seen_[id].model);
+    live_id_ = id;
   }
 
   void apply(local_state& state, std::uint32_t event) {
@@ -124,7 +128,8 @@ class stage_automaton {
     if (!state.undecided) live_->decide();
   }
 
-  std::uint32_t intern(local_state state) {
+  /// `events`: those that have led to it from its parent.
+  std::uint32_t intern(local_state state, std::vector<rrfp::event> events) {
     state.can_finish = 0;
     for (std::uint32_t r = 0; r < setup_.ranks; ++r)
       state.can_finish |= std::uint32_t{live_->model().can_finish(rank_id{r})} << r;
@@ -135,7 +140,8 @@ class stage_automaton {
     const auto [found, is_new] = ids_.try_emplace(std::move(key), id);
     if (is_new) {
       states_.push_back(state);
-      next_.resize(next_.size() + events(), unknown);
+      seen_.push_back({std::move(events), live_->model()});
+      next_.resize(next_.size() + all_events(), unknown);
     }
     return found->second;
   }
@@ -144,9 +150,15 @@ class stage_automaton {
   const std::uint32_t stage_;
   const decisions when_;
   const input_bits bits_;
+  const hints_of_shapes hints_;
   std::unique_ptr<checked_stage> live_;
   std::uint32_t live_id_ = 0;
   std::vector<local_state> states_;
+  struct when_seen {
+    std::vector<rrfp::event> events;
+    stage_model model;
+  };
+  std::vector<when_seen> seen_;  ///< by state
   std::vector<std::uint32_t> next_;
   std::unordered_map<std::string, std::uint32_t> ids_;
 };

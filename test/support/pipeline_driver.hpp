@@ -27,11 +27,11 @@ struct pipeline_setup {
   /// it is aborted, because its tables are no sequences.
   std::uint32_t microbatches_before = 0;
 
-  checked_stage make(std::uint32_t stage) const {
-    return {config(stage),
-            [hint = std::make_shared<hint_table>(hints[stage])](const pipeline_shape& of) {
-              return of == hint->shape ? hint : std::make_shared<hint_table>(of);
-            }};
+  checked_stage make(std::uint32_t stage) const { return {config(stage), hints_of(stage)}; }
+  hints_of_shapes hints_of(std::uint32_t stage) const {
+    return [hint = std::make_shared<hint_table>(hints[stage])](const pipeline_shape& of) {
+      return of == hint->shape ? hint : std::make_shared<hint_table>(of);
+    };
   }
   void begin(checked_stage& stage, step_id step) const {
     if (microbatches_before != 0) {

@@ -33,10 +33,13 @@ inline void expect(bool kept, const char* rule) {
   if (!kept) throw rule_violation{rule};
 }
 
+/// A table for each shape that a step has.
+using hints_of_shapes = std::function<std::shared_ptr<const hint_table>(const pipeline_shape&)>;
+
 class stage_model {
  public:
-  stage_model(const stage_config& config, policy_factory hint)
-      : config_(config), make_hint_(std::move(hint)), m_(0) {
+  stage_model(const stage_config& config, hints_of_shapes hints)
+      : config_(config), hints_(std::move(hints)), m_(0) {
     begin(config.shape.microbatches, {}, 1);
     begun_ = false;
   }
@@ -46,7 +49,7 @@ class stage_model {
     begun_ = true;
     if (m_ != microbatches) {
       config_.shape.microbatches = m_ = microbatches;
-      hint_ = make_hint_(config_.shape, config_.stage);
+      hint_.emplace(hints_(config_.shape));
       rank_tasks();
     }
     weight_pieces_ = config_.mode == dispatch_mode::ready ? std::max(weight_pieces, 1U) : 1;
@@ -593,8 +596,8 @@ class stage_model {
   }
 
   stage_config config_;
-  policy_factory make_hint_;
-  std::unique_ptr<policy> hint_;
+  hints_of_shapes hints_;
+  std::optional<table_policy> hint_;
   std::uint32_t m_;
   std::vector<task> ranked_;  ///< lane by lane, best first
   std::vector<std::uint32_t> lanes_;
@@ -616,38 +619,41 @@ class stage_model {
 /// A core and its model with the same events; throws `rule_violation` when they differ.
 class checked_stage {
  public:
-  /// `hints`: a table for each shape that a step has.
-  using hints_of_shapes = std::function<std::shared_ptr<const hint_table>(const pipeline_shape&)>;
-
   checked_stage(const stage_config& config, const hints_of_shapes& hints)
-      : core_(config, policies_of(hints)), model_(config, policies_of(hints)) {}
+      : core_(config, policies_of(hints)), model_(config, hints) {}
   checked_stage(const stage_config& config, std::shared_ptr<const hint_table> hint)
       : checked_stage(config, [hint](const pipeline_shape&) { return hint; }) {}
+  /// As one that has got `events` and whose model is `model` since then.
+  checked_stage(const stage_config& config, const hints_of_shapes& hints, std::vector<event> events,
+                const stage_model& model)
+      : core_(config, policies_of(hints)), model_(model), events_(std::move(events)) {
+    for (const auto& e : events_) core_.on(e);
+  }
 
   void begin(step_id step, const std::vector<std::uint64_t>& slot_bytes,
              std::uint32_t weight_pieces = 1,
              std::optional<std::uint32_t> microbatches = std::nullopt) {
-    core_.on(step_began{step, slot_bytes, weight_pieces, microbatches});
+    feed(step_began{step, slot_bytes, weight_pieces, microbatches});
     model_.begin(microbatches.value_or(core_.config().shape.microbatches), slot_bytes,
                  weight_pieces);
   }
   void arrive(const input_arrived& e) {
-    expect(core_.on(e).empty(), "an arrival returns no action");
+    expect(feed(e).empty(), "an arrival returns no action");
     model_.arrived(e);
   }
   launch finish(rank_id rank) {
     const auto ended = model_.finished(rank);
-    expect(core_.on(task_finished{ended.seq, rank}).empty(), "a finish returns no action");
+    expect(feed(task_finished{ended.seq, rank}).empty(), "a finish returns no action");
     return ended;
   }
   void abort() {
-    core_.on(rrfp::abort{});
+    feed(rrfp::abort{});
     model_.aborted();
   }
   /// The actions are valid until the next call.
   std::span<const action> decide() {
     const auto next = core_.next();
-    const auto actions = core_.on(rrfp::decide{});
+    const auto actions = feed(rrfp::decide{});
     model_.decided(actions);
     const auto* const first = actions.empty() ? nullptr : std::get_if<launch>(&actions.front());
     expect(first != nullptr ? next == first->what : !next, "next() is what the core launches");
@@ -660,8 +666,14 @@ class checked_stage {
 
   const stage_core& core() const { return core_; }
   const stage_model& model() const { return model_; }
+  /// All that the core has got.
+  const std::vector<event>& events() const { return events_; }
 
  private:
+  template <class Event>
+  std::span<const action> feed(Event e) {
+    return core_.on(events_.emplace_back(std::move(e)));
+  }
   static policy_factory policies_of(const hints_of_shapes& hints) {
     return [hints](const pipeline_shape& shape, stage_id) {
       return std::make_unique<table_policy>(hints(shape));
@@ -670,6 +682,7 @@ class checked_stage {
 
   stage_core core_;
   stage_model model_;
+  std::vector<event> events_;
 };
 
 }  // namespace rrfp::testing

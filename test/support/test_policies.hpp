@@ -108,6 +108,8 @@ struct hint_table {
 class table_policy final : public policy {
  public:
   explicit table_policy(std::shared_ptr<const hint_table> table) : table_(std::move(table)) {}
+  table_policy(const table_policy& o)
+      : policy(), table_(o.table_), launches_(o.launches_), second_first_(o.second_first_) {}
 
   std::string_view name() const override { return "table"; }
   task_kind backward_of(microbatch_id mb, chunk_id chunk) const override {
