@@ -1,6 +1,7 @@
 #include "job.hpp"
 
 #include <algorithm>
+#include <vector>
 
 #include <rrfp/base/step_name.hpp>
 
@@ -121,18 +122,49 @@ void job::carry_out(const job_action::restore_state&) {
 void job::carry_out(const job_action::begin_step& a) {
   step_ = a.step;
   outcomes_.clear();
-  on_.send_to_stages(to_stages(mail_kind::begin_step, a.step.value()));
+  shares_ = draw_shares(a.step);
+  auto m = to_stages(mail_kind::begin_step, a.step.value());
+  m.values.assign(shares_.shares.begin(), shares_.shares.end());
+  for (const auto d : shares_.order) m.more_values.push_back(d.value());
+  on_.send_to_stages(std::move(m));
+}
+
+/// Others if the step is repeated.
+microbatch_shares job::draw_shares(step_id step) const {
+  microbatch_shares drawn{c_.counts_of(step)};
+  random_source random{c_.seed, mix(step.value(), on_.number() + 1000)};
+  if (!c_.shares_vary || random.one_in(3)) return drawn;
+  std::vector<std::uint32_t> ends{drawn.counts.total()};
+  for (std::uint32_t d = 0; d < c_.replicas; ++d) {
+    if (d + 1 < c_.replicas)
+      ends.push_back(static_cast<std::uint32_t>(random.between(0, drawn.counts.total())));
+    const auto place = static_cast<std::ptrdiff_t>(random.below(d + 1));
+    drawn.order.insert(drawn.order.begin() + place, replica_id{d});
+  }
+  std::ranges::sort(ends);
+  drawn.shares.resize(c_.replicas);
+  for (std::uint32_t i = 0; i < c_.replicas; ++i)
+    drawn.shares[drawn.order[i].value()] = ends[i] - (i == 0 ? 0 : ends[i - 1]);
+  RRFP_EXPECT(drawn.validate(c_.replicas).ok(), "the drawn shares fit together");
+  return drawn;
 }
 
 void job::carry_out(const job_action::add_up& a) {
   RRFP_EXPECT(outcomes_.size() == std::size_t{c_.replicas} * c_.shape.stages,
               to_string(a.step) + " is added up before all stages have ended it");
   loss_ = scale_ = 0;
+  std::vector<std::vector<symbol>> losses;
+  for (const auto n : shares_.counts.by_replica) losses.emplace_back(n);
   for (const auto& [from, o] : outcomes_) {
-    if (!o.losses.empty()) loss_ = mix(loss_, hash_of(o.losses));
+    for (std::uint32_t mb = 0; mb < o.losses.size(); ++mb) {
+      const auto place = shares_.place_of(from.replica, microbatch_id{mb});
+      losses.at(place.sum.value()).at(place.mb.value()) = o.losses[mb];
+    }
     if (from.replica != replica_id{0}) continue;
     for (const auto norm : o.norms) scale_ = mix(scale_, norm);
   }
+  for (const auto& of_replica : losses)
+    if (!of_replica.empty()) loss_ = mix(loss_, hash_of(of_replica));
   answer(job_event::added_up{a.step});
 }
 

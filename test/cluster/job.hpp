@@ -46,6 +46,7 @@ class job {
 
   job_core_options core_options();
   std::string details() const;
+  microbatch_shares draw_shares(step_id step) const;
   bool go_on_from(const std::string& written);
   void answer(job_event::any e) { answer_ = std::move(e); }
   void save_has_ended(const std::string& failure);
@@ -76,6 +77,7 @@ class job {
   job_core core_;
   std::optional<job_event::any> answer_;
   step_id step_;
+  microbatch_shares shares_;  ///< of it
   std::map<stage_key, outcome> outcomes_;
   symbol loss_ = 0;
   symbol scale_ = 0;

@@ -1,5 +1,7 @@
 #include "rank_compute.hpp"
 
+#include <algorithm>
+
 #include <rrfp/base/step_name.hpp>
 
 namespace rrfp::cluster {
@@ -14,10 +16,14 @@ std::string rank_compute::name(const task& t) const {
          to_string(t);
 }
 
-void rank_compute::begin_step(step_id step) {
+void rank_compute::begin_step(step_id step, const microbatch_shares& shares) {
   step_ = step;
-  const auto& shape = c_.shape;
-  gradients_.assign(shape.chunks, 0);
+  const auto shape = c_.widest();
+  shares_ = shares;
+  parts_ = shares.parts_of(at_.replica);
+  sums_.assign(shape.chunks, {});
+  awaits_sum_ = std::ranges::count(parts_, false, &sum_part::opens) != 0;
+  leaves_sum_ = std::ranges::count(parts_, false, &sum_part::closes) != 0;
   saved_.assign(std::size_t{shape.chunks} * shape.microbatches, {});
   next_fold_.assign(shape.chunks, 0);
   held_.assign(shape.microbatches, 0);
@@ -26,7 +32,7 @@ void rank_compute::begin_step(step_id step) {
   bytes_ = 0;
   losses_.clear();
   const auto last = shape.at(virtual_stage_id{shape.virtual_stages() - 1});
-  microbatches_ = c_.microbatches_of(step, at_.replica);
+  microbatches_ = shares.of(at_.replica);
   if (last.stage == at_.stage) losses_.assign(microbatches_, 0);
 }
 
@@ -52,7 +58,8 @@ std::optional<symbol> rank_compute::forward(const launch& l, symbol input) {
     RRFP_EXPECT(kept.early_input.has_value(), name(t) + ": again without an early pass");
     input = *kept.early_input;
   } else if (shape.is_first(vs)) {
-    input = symbols::data(run_, step_, at_.replica, t.mb, at_.rank);
+    const auto place = shares_.place_of(at_.replica, t.mb);
+    input = symbols::data(run_, step_, place.sum, place.mb, at_.rank);
   }
   const auto output = symbols::forward(weights_[t.chunk.value()], input);
   if (l.pass == forward_pass::early) {
@@ -100,13 +107,58 @@ void rank_compute::fold(const launch& l) {
     RRFP_EXPECT(t.mb.value() == next_fold_[chunk.value()], name(t) + ": folds out of turn");
     ++next_fold_[chunk.value()];
     kept.is_folded = true;
-    auto& sum = gradients_[chunk.value()];
-    sum = symbols::fold(sum, *kept.weight_gradient);
+    add(sums_[chunk.value()], *kept.weight_gradient);
     --activations_;
     if (--held_[t.mb.value()] > 0) continue;
     --slots_;
     bytes_ -= bytes_of(t.mb);
   }
+}
+
+void rank_compute::add(sums_of_chunk& chunk, symbol gradient) {
+  const auto& part = parts_.at(chunk.part);
+  if (!part.opens && awaits_sum_) {
+    chunk.held.push_back(gradient);
+  } else {
+    auto& sum = chunk.sums[part.sum];
+    sum = symbols::fold(sum, gradient);
+  }
+  if (++chunk.folded < part.count) return;
+  ++chunk.part;
+  chunk.folded = 0;
+}
+
+void rank_compute::join_opened_sum(const rank_state& sum) {
+  RRFP_EXPECT(awaits_sum_, "a rank gets an opened sum that it does not go on with");
+  const auto part = std::ranges::find(parts_, false, &sum_part::opens);
+  awaits_sum_ = false;
+  for (std::size_t i = 0; i < sums_.size(); ++i) {
+    auto& own = sums_[i].sums[part->sum];
+    own = sum.at(i);
+    for (const auto gradient : sums_[i].held) own = symbols::fold(own, gradient);
+    sums_[i].held.clear();
+  }
+}
+
+std::optional<std::pair<replica_id, rank_state>> rank_compute::take_opened_sum() {
+  if (!leaves_sum_) return std::nullopt;
+  const auto left = std::ranges::find(parts_, false, &sum_part::closes);
+  if (!left->opens && awaits_sum_) return std::nullopt;
+  rank_state sum;
+  for (const auto& chunk : sums_) {
+    if (chunk.part <= left - parts_.begin()) return std::nullopt;
+    sum.push_back(chunk.sums.at(left->sum));
+  }
+  leaves_sum_ = false;
+  return std::pair{shares_.runner_of(microbatch_id{left->end()}), std::move(sum)};
+}
+
+std::map<replica_id, rank_state> rank_compute::sums() const {
+  std::map<replica_id, rank_state> all;
+  for (const auto& part : parts_)
+    if (part.closes)
+      for (const auto& chunk : sums_) all[part.sum].push_back(chunk.sums.at(part.sum));
+  return all;
 }
 
 void rank_compute::check_memory(const task& t) const {

@@ -188,6 +188,19 @@ std::uint32_t scenario::microbatches_of(step_id step, replica_id replica) const 
   return static_cast<std::uint32_t>(random.between(least, shape.microbatches));
 }
 
+microbatch_counts scenario::counts_of(step_id step) const {
+  microbatch_counts counts;
+  for (std::uint32_t d = 0; d < replicas; ++d)
+    counts.by_replica.push_back(microbatches_of(step, replica_id{d}));
+  return counts;
+}
+
+pipeline_shape scenario::widest() const {
+  auto widest = shape;
+  if (shares_vary) widest.microbatches *= replicas;
+  return widest;
+}
+
 std::vector<node_id> scenario::places(const std::vector<node_id>& absent) const {
   std::vector<node_id> all;
   for (std::uint32_t d = 0; d < replicas; ++d)
@@ -215,6 +228,7 @@ scenario draw_scenario(std::uint64_t seed, size_kind size) {
   }
   draw_dispatch(c, random);
   c.counts_vary = random_source{seed, 2}.one_in(3);
+  c.shares_vary = c.replicas > 1 && random_source{seed, 5}.one_in(2);
   c.task_time = random.between(20, 400) * us;
   c.heartbeat = random.between(10, 50) * ms;
   c.node_timeout = c.heartbeat * random.between(4, 10);
@@ -293,7 +307,8 @@ std::string to_string(const scenario& c) {
               ", heartbeat " + text_of(c.heartbeat) + ", timeout " + text_of(c.node_timeout) +
               ", max_restarts " + number(c.max_restarts) + ", hold " + text_of(c.hold) +
               (c.restarts == restart_kind::launcher ? ", a launcher" : ", a loop a node") +
-              (c.reroutes ? ", goes on without lost nodes" : "");
+              (c.reroutes ? ", goes on without lost nodes" : "") +
+              (c.shares_vary ? ", other shares" : "");
   if (c.saves) text += ", saves every " + number(c.saves->every);
   if (c.evaluation) text += ", evaluations every " + number(c.evaluation->every);
   return text;

@@ -69,6 +69,11 @@ struct scenario {
   /// The microbatches of a step and a replica are drawn, up to those of `shape`.
   bool counts_vary = false;
   std::uint32_t microbatches_of(step_id step, replica_id replica) const;
+  microbatch_counts counts_of(step_id step) const;
+  /// Replicas run microbatches of others, as the leader draws it.
+  bool shares_vary = false;
+  /// `shape` with the most microbatches that a replica may run in a step.
+  pipeline_shape widest() const;
 
   std::string policy;
   dispatch_mode mode = dispatch_mode::ready;

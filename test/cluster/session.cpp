@@ -124,7 +124,7 @@ void session::build() {
         auto driver = std::make_unique<rank_driver>(
             rank_driver{key, static_cast<std::uint32_t>(ranks_.size()),
                         rank_compute{c(), setup_.run, address_of(key), initial_state(key)}});
-        driver->inputs.resize(std::size_t{2} * c().shape.chunks * c().shape.microbatches);
+        driver->inputs.resize(std::size_t{2} * c().shape.chunks * c().widest().microbatches);
         rank_of_[key] = driver.get();
         ranks_.push_back(std::move(driver));
         if (r != 0) continue;
@@ -379,7 +379,7 @@ void session::deliver(const data_message& m) {
   RRFP_EXPECT(m.generation == setup_.token + setup_.run,
               owner_.name() + " got a message of another session");
   if (const auto* const t = std::get_if<tensor_header>(&m.header)) {
-    if (!has_ended_) on_tensor(*rank_of_.at(key_of(t->message.to)), *t, m.value);
+    if (!has_ended_) on_tensor(*rank_of_.at(key_of(t->message.to)), *t, m);
     transport_.delivered(*t, delivery::done);
   } else if (const auto* const b = std::get_if<bytes_header>(&m.header)) {
     const auto is_new =
@@ -460,7 +460,7 @@ void session::send_to_node(node_id to, mail m) {
   send(std::move(m));
 }
 
-void session::send_tensor(rank_driver& from, const task& produced, symbol value) {
+void session::send_output(const rank_driver& from, const task& produced, symbol value) {
   const auto next = c().shape.consumer_of(from.key.stage, produced);
   RRFP_EXPECT(next.has_value(), "an output without a consumer");
   tensor_header h;
@@ -471,14 +471,19 @@ void session::send_tensor(rank_driver& from, const task& produced, symbol value)
   h.message.from = address_of(from.key);
   h.message.to = {next->stage, from.key.rank, from.key.replica};
   h.data_bytes = 400 + value % 400;
-  const auto to = node_of(from.key.replica, next->stage, from.key.rank);
-  if (to == place()) return on_tensor(*rank_of_.at(key_of(h.message.to)), h, value);
+  data_message m;
+  m.value = value;
+  send_tensor(h, std::move(m));
+}
+
+void session::send_tensor(tensor_header h, data_message m) {
+  const auto key = key_of(h.message.to);
+  const auto to = node_of(key.replica, key.stage, key.rank);
+  if (to == place()) return on_tensor(*rank_of_.at(key), h, m);
   if (!transport_.number(to, h)) return settle_transport();
   if (world_.counted != nullptr)
     world_.counted->count(purpose::tensors, owner_.node(), to.value(), h.data_bytes);
-  data_message m;
   m.header = h;
-  m.value = value;
   dispatch(to, std::move(m), transport_.depart(to, h.data_bytes));
 }
 
@@ -613,6 +618,14 @@ void session::settle() {
   }
 }
 
+/// As the leader says it in begin_step.
+microbatch_shares session::shares_of(const mail& m) const {
+  microbatch_shares shares{c().counts_of(step_id{m.step})};
+  for (const auto n : m.values) shares.shares.push_back(static_cast<std::uint32_t>(n));
+  for (const auto n : m.more_values) shares.order.emplace_back(static_cast<std::uint32_t>(n));
+  return shares;
+}
+
 void session::begin(stage_driver& stage, const mail& m) {
   RRFP_EXPECT(stage.phase == stage_phase::idle, "a step begins after the one before");
   stage.phase = stage_phase::running;
@@ -622,8 +635,11 @@ void session::begin(stage_driver& stage, const mail& m) {
   stage.ended = 0;
   owner_.set_status(to_string(stage.step));
   step_began begun{.step = stage.step, .slot_bytes = c().slot_bytes};
-  if (c().counts_vary) {
-    begun.microbatches = c().microbatches_of(stage.step, stage.key.replica);
+  if (c().counts_vary || c().shares_vary) {
+    begun.microbatches = shares_of(m).of(stage.key.replica);
+    for (std::size_t mb = 0; mb < *begun.microbatches && !c().slot_bytes.empty(); ++mb)
+      if (mb >= begun.slot_bytes.size())
+        begun.slot_bytes.push_back(c().slot_bytes[mb % c().slot_bytes.size()]);
     if (!begun.slot_bytes.empty()) begun.slot_bytes.resize(*begun.microbatches);
   }
   notify(stage, begun);
@@ -638,12 +654,12 @@ void session::on_arrived(stage_driver& stage, const mail& m) {
     stage.early.push_back(m);
     return;
   }
-  notify(
-      stage,
-      input_arrived{
-          m.number % 2 == 0 ? task_kind::forward : task_kind::backward,
-          microbatch_id{static_cast<std::uint32_t>(m.number / 2 % c().shape.microbatches)},
-          chunk_id{static_cast<std::uint32_t>(m.number / 2 / c().shape.microbatches)}, m.at.rank});
+  notify(stage,
+         input_arrived{
+             m.number % 2 == 0 ? task_kind::forward : task_kind::backward,
+             microbatch_id{static_cast<std::uint32_t>(m.number / 2 % c().widest().microbatches)},
+             chunk_id{static_cast<std::uint32_t>(m.number / 2 / c().widest().microbatches)},
+             m.at.rank});
 }
 
 void session::choose(stage_driver& stage) {
@@ -709,10 +725,11 @@ void session::read_as_rank(rank_driver& rank, const mail& m) {
   };
   switch (m.kind) {
     case mail_kind::begin_step: {
+      rank.shares = shares_of(m);
       queue(work::kind::begin);
       const auto first = c().shape.at(virtual_stage_id{0});
       if (first.stage != rank.key.stage) return;
-      const auto microbatches = c().microbatches_of(step_id{m.step}, rank.key.replica);
+      const auto microbatches = rank.shares.of(rank.key.replica);
       for (std::uint32_t mb = 0; mb < microbatches; ++mb)
         announce_arrival(rank, step_id{m.step}, task_kind::forward, microbatch_id{mb}, first.chunk);
       return;
@@ -728,13 +745,46 @@ void session::read_as_rank(rank_driver& rank, const mail& m) {
   }
 }
 
-void session::on_tensor(rank_driver& rank, const tensor_header& h, symbol value) {
+void session::on_tensor(rank_driver& rank, const tensor_header& h, const data_message& m) {
+  if (h.message.kind == payload::opened_sum)
+    return on_opened_sum(rank, h.message.step, state_of(m.bytes).value());
   const bool forward = h.message.kind == payload::activation;
-  auto& in = rank.inputs[2 * c().shape.index(h.message.mb, h.message.chunk) + (forward ? 0 : 1)];
+  auto& in = rank.inputs[2 * c().widest().index(h.message.mb, h.message.chunk) + (forward ? 0 : 1)];
   RRFP_EXPECT(!in.value, owner_.name() + ": an input arrived twice");
-  in = {h.message.step, value};
+  in = {h.message.step, m.value};
   announce_arrival(rank, h.message.step, forward ? task_kind::forward : task_kind::backward,
                    h.message.mb, h.message.chunk);
+}
+
+void session::on_opened_sum(rank_driver& rank, step_id step, const rank_state& sum) {
+  if (!rank.has_begun || rank.compute.step() != step) {
+    RRFP_EXPECT(!rank.opened_sum, "a rank gets one opened sum a step");
+    rank.opened_sum = {step, sum};
+    return;
+  }
+  join_opened_sum(rank, sum);
+  run_device(rank);
+}
+
+void session::join_opened_sum(rank_driver& rank, const rank_state& sum) {
+  rank.compute.join_opened_sum(sum);
+  leave_opened_sum(rank);
+}
+
+/// To the rank that runs the next microbatch of it.
+void session::leave_opened_sum(rank_driver& rank) {
+  if (is_evaluation(rank.compute.step())) return;
+  const auto left = rank.compute.take_opened_sum();
+  if (!left) return;
+  tensor_header h;
+  h.message.kind = payload::opened_sum;
+  h.message.step = rank.compute.step();
+  h.message.from = address_of(rank.key);
+  h.message.to = {rank.key.stage, rank.key.rank, left->first};
+  data_message m;
+  m.bytes = bytes_of(left->second);
+  h.data_bytes = m.bytes.size();
+  send_tensor(h, std::move(m));
 }
 
 void session::announce_arrival(const rank_driver& rank, step_id step, task_kind kind,
@@ -742,7 +792,7 @@ void session::announce_arrival(const rank_driver& rank, step_id step, task_kind 
   mail m;
   m.kind = mail_kind::arrived;
   m.step = step.value();
-  m.number = 2 * c().shape.index(mb, chunk) + (kind == task_kind::forward ? 0 : 1);
+  m.number = 2 * c().widest().index(mb, chunk) + (kind == task_kind::forward ? 0 : 1);
   reply(rank, std::move(m));
 }
 
@@ -752,7 +802,7 @@ void session::accept_launch(rank_driver& rank, step_id step, const launch& l) {
   symbol value = 0;
   if (l.pass != forward_pass::again && c().shape.producer_of(rank.key.stage, l.what)) {
     const bool forward = l.what.kind == task_kind::forward;
-    auto& in = rank.inputs[2 * c().shape.index(l.what.mb, l.what.chunk) + (forward ? 0 : 1)];
+    auto& in = rank.inputs[2 * c().widest().index(l.what.mb, l.what.chunk) + (forward ? 0 : 1)];
     RRFP_EXPECT(in.value && in.step == step,
                 owner_.name() + ": " + to_string(l.what) + " was launched without its input");
     value = *std::exchange(in.value, std::nullopt);
@@ -830,7 +880,8 @@ void session::finish_task(rank_driver& rank) {
       RRFP_EXPECT(take_bytes(group, own, r, w.launched.seq.value()) == print,
                   owner_.name() + ": the ranks of a stage launch in different orders");
   if (const auto output = rank.compute.run(w.launched, w.value))
-    send_tensor(rank, w.launched.what, *output);
+    send_output(rank, w.launched.what, *output);
+  leave_opened_sum(rank);
   mail done;
   done.kind = mail_kind::launch_done;
   done.number = w.launched.seq.value();
@@ -845,7 +896,14 @@ void session::finish_task(rank_driver& rank) {
 bool session::run_one(rank_driver& rank, work& w) {
   switch (w.what) {
     case work::kind::task: return true;
-    case work::kind::begin: rank.compute.begin_step(w.step); return true;
+    case work::kind::begin: {
+      rank.compute.begin_step(w.step, rank.shares);
+      rank.has_begun = true;
+      const auto early = std::exchange(rank.opened_sum, std::nullopt);
+      RRFP_EXPECT(!early || early->first == w.step, "an opened sum is of another step");
+      if (early) join_opened_sum(rank, early->second);
+      return true;
+    }
     case work::kind::reduce: return reduce(rank, w);
     case work::kind::apply: {
       if (rank.is_copying) return false;
@@ -878,26 +936,56 @@ bool session::run_one(rank_driver& rank, work& w) {
   return true;
 }
 
+namespace {
+
+/// As a message carries them, and back.
+std::vector<symbol> values_of(const std::map<replica_id, rank_state>& sums) {
+  std::vector<symbol> values;
+  for (const auto& [replica, sum] : sums) {
+    values.push_back(replica.value());
+    values.insert(values.end(), sum.begin(), sum.end());
+  }
+  return values;
+}
+
+std::map<replica_id, rank_state> sums_of(const std::vector<symbol>& values, std::uint32_t chunks) {
+  std::map<replica_id, rank_state> sums;
+  for (auto at = values.begin(); at != values.end(); at += 1 + chunks)
+    sums[replica_id{static_cast<std::uint32_t>(*at)}].assign(at + 1, at + 1 + chunks);
+  return sums;
+}
+
+}  // namespace
+
 /// Sums the gradients over the replicas, and ends the step.
 bool session::reduce(rank_driver& rank, work& w) {
   const bool trains = !is_evaluation(w.step);
   rank_state sum(c().shape.chunks, 0);
   if (trains) {
     rank.compute.require_complete();
+    if (rank.compute.awaits_sum()) return false;
     const auto own = rank.key.replica.value();
     const auto group = group_of_replicas(rank.key);
     if (!std::exchange(rank.has_sent, true))
       for (std::uint32_t d = 0; d < c().replicas; ++d)
         if (d != own)
           send_bytes({replica_id{d}, rank.key.stage, rank.key.rank}, group, own, d, w.step.value(),
-                     bytes_of(rank.compute.gradients()));
+                     bytes_of(values_of(rank.compute.sums())));
     if (!have_come(group, own, c().replicas, w.step.value())) return false;
     rank.has_sent = false;
+    std::map<replica_id, rank_state> all;
+    for (std::uint32_t d = 0; d < c().replicas; ++d)
+      for (auto& [of, theirs] :
+           d == own ? rank.compute.sums()
+                    : sums_of(state_of(take_bytes(group, own, d, w.step.value())).value(),
+                              c().shape.chunks))
+        RRFP_EXPECT(all.emplace(of, theirs).second, "two ranks end the sum of one replica");
     for (std::uint32_t d = 0; d < c().replicas; ++d) {
-      const auto theirs = d == own ? std::optional{rank.compute.gradients()}
-                                   : state_of(take_bytes(group, own, d, w.step.value()));
+      const auto found = all.find(replica_id{d});
+      RRFP_EXPECT((found != all.end()) == (rank.shares.counts.of(replica_id{d}) > 0),
+                  "each replica with microbatches has a sum");
       for (std::uint32_t chunk = 0; chunk < c().shape.chunks; ++chunk)
-        sum[chunk] = mix(sum[chunk], theirs.value()[chunk]);
+        sum[chunk] = mix(sum[chunk], found == all.end() ? 0 : found->second[chunk]);
     }
   }
   mail m;

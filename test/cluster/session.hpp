@@ -140,13 +140,16 @@ class session final : public data_port, event_sink {
     rank_key key;
     std::uint32_t index = 0;
     rank_compute compute;
+    microbatch_shares shares{};                                  ///< of the step
+    std::optional<std::pair<step_id, rank_state>> opened_sum{};  ///< came before the step
     tp_coord::launch_order order{};
     std::vector<input> inputs{};
     std::deque<work> queue{};
     bool is_busy = false;       ///< a task runs, or waits for the other ranks
     bool has_computed = false;  ///< of the task: only the others are missing
     bool is_copying = false;
-    bool has_sent = false;  ///< its gradients, to the other replicas
+    bool has_sent = false;   ///< its gradients, to the other replicas
+    bool has_begun = false;  ///< a step
   };
   /// Of a rank channel: group, receiver, sender, tag.
   using channel_key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint64_t>;
@@ -160,7 +163,9 @@ class session final : public data_port, event_sink {
   void end(run_end how);
 
   // Sending.
-  void send_tensor(rank_driver& from, const task& produced, symbol value);
+  void send_output(const rank_driver& from, const task& produced, symbol value);
+  void send_tensor(tensor_header h, data_message m);
+  microbatch_shares shares_of(const mail& m) const;
   void send_bytes(const rank_key& to, std::uint32_t group, std::uint32_t from, std::uint32_t member,
                   std::uint64_t tag, const std::string& bytes);
   bool dispatch(node_id to, data_message m, actors::ucx::departure by);
@@ -185,7 +190,10 @@ class session final : public data_port, event_sink {
   // Ranks.
   rank_driver* rank_at(const rank_key& key);
   stage_driver* stage_at(const stage_key& key);
-  void on_tensor(rank_driver& rank, const tensor_header& h, symbol value);
+  void on_tensor(rank_driver& rank, const tensor_header& h, const data_message& m);
+  void on_opened_sum(rank_driver& rank, step_id step, const rank_state& sum);
+  void join_opened_sum(rank_driver& rank, const rank_state& sum);
+  void leave_opened_sum(rank_driver& rank);
   void announce_arrival(const rank_driver& rank, step_id step, task_kind kind, microbatch_id mb,
                         chunk_id chunk);
   void accept_launch(rank_driver& rank, step_id step, const launch& l);
