@@ -148,6 +148,9 @@ class Model:
         self.batches += 1
         self.kept.failure = None
         self.local.clear()
+        for rank in self.ranks:
+            for part in rank.parts:
+                part.look_for_hooks()
         batch.counts = counts or [1] * len(batch.args)
         batch.divisor = sum(batch.counts)
         if update is not None:
@@ -235,6 +238,7 @@ class ModelPart(Part):
         self.keywords = {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
         self.takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
         self.original = model.modules[index]  # another module in a further replica
+        self._hooked = []  # names of its parameters with hooks
         self.buffers = Buffers(module)
         self.forwards_in_order = forwards_in_order(module)
 
@@ -245,14 +249,20 @@ class ModelPart(Part):
     def names(self):
         return [self.name_of(name) for name, _ in self.module.named_parameters()]
 
-    def begin_step(self, step, trains):
+    def look_for_hooks(self):
+        """Between steps: the parts of other threads hold nodes of the same parameters."""
         if self.original is not self.module:
-            for (name, p), own in zip(self.original.named_parameters(), self.module.parameters()):
-                if p._backward_hooks or may_have_hooks_of_accumulation(p):
-                    raise RuntimeError(
-                        f"a hook on the parameter '{name}', whose copy in another replica has none: expected one replica "
-                        "in each process"
-                    )
+            named = self.original.named_parameters()
+            self._hooked = [name for name, p in named if p._backward_hooks or may_have_hooks_of_accumulation(p)]
+
+    def begin_step(self, step, trains):
+        if self._hooked:
+            raise RuntimeError(
+                f"a hook on the parameter '{self._hooked[0]}', whose copy in another replica has none: expected one "
+                "replica in each process"
+            )
+        if self.original is not self.module:
+            for p, own in zip(self.original.parameters(), self.module.parameters()):
                 own.requires_grad_(p.requires_grad)
         self.begin(trains)
         self._losses.clear()

@@ -411,12 +411,16 @@ TEST_CASE("nodes that wait for a missing node all end with code 3") {
   for (const std::string rank : {"0", "1"})
     nodes.push_back(std::make_unique<program>(std::vector<std::string>{
         RRFP_NODE, "join", job.path(), "--nnodes", "3", "--node-rank", rank, "--rendezvous", at,
-        "--set", rank == "0" ? "transport.join_timeout_s=3" : "transport.join_timeout_s=60"}));
+        "--set", rank == "0" ? "transport.join_timeout_s=7" : "transport.join_timeout_s=60"}));
   for (auto& node : nodes) {
     const auto o = node->wait();
     INFO(o.err);
     CHECK(o.code == 3);
-    CHECK_THAT(o.err, Contains("did not join within 3 s: waiting for node 2"));
+    CHECK_THAT(o.err, Contains("did not join within 7 s: waiting for node 2"));
+    // Before that, each says for whom it waits.
+    CHECK_THAT(o.err,
+               Contains(node == nodes.front() ? "rrfp-node: waiting for node 2 (listening on "
+                                              : "rrfp-node: node 0 is waiting for node 2\n"));
   }
 }
 

@@ -293,6 +293,11 @@ TEST_CASE("the page of results agrees with the stored figures") {
   const auto o = run_program({RRFP_SOURCE "/scripts/results", "--check"});
   INFO(o.err);
   CHECK(o.code == 0);
+  const auto chart = text_of(RRFP_SOURCE "/docs/results/policies.svg");
+  CHECK_THAT(chart, Catch::Matchers::Contains("simulated"));
+  CHECK_THAT(chart, !Catch::Matchers::Contains("measured"));
+  // Nothing that a run writes is among the sources.
+  CHECK_FALSE(std::filesystem::exists(RRFP_SOURCE "/checkpoints"));
 }
 
 TEST_CASE("the job reference matches the program") {

@@ -201,6 +201,11 @@ TEST_CASE("every metric that the dashboard and the alerts query is served") {
   REQUIRE(served.size() > 30);
   const auto dashboard = json::parse(text_of(deploy + "/grafana/rrfp.json"));
   int queries = 0;
+  std::set<std::string> titles;
+  for (const auto& panel : dashboard.at("panels")) titles.insert(panel.at("title"));
+  for (const auto* const needed :
+       {"Stragglers", "Held-out loss", "Lost nodes", "Time until lost nodes joined again"})
+    CHECK(titles.contains(needed));
   for (const auto& panel : dashboard.at("panels"))
     for (const auto& target : panel.at("targets"))
       for (const auto& name : families_of(target.at("expr").get<std::string>())) {

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import sys
 
 import pytest
 import rrfp
@@ -357,6 +358,16 @@ def test_hooks_of_parameters_are_refused_where_replicas_share_a_process():
     parts[1].bias.register_hook(lambda gradient: gradient * 0)
     with pytest.raises(rrfp.Error, match="a hook on the parameter 'bias', whose copy in another replica has none"):
         train(parts, [rows(0)], {"pipeline.replicas": 2})
+
+
+def test_replicas_that_share_a_process_do_not_take_each_other_for_hooks():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        parts = [nn.Sequential(*(nn.Linear(16, 16) for _ in range(6))) for _ in range(2)]
+        train(parts, [rows(step) for step in range(12)], {"pipeline.replicas": 3})
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize("policy", ["bf", "zb_h1"])

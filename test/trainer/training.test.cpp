@@ -225,6 +225,43 @@ TEST_CASE("a parameter that no microbatch uses stays as it is") {
   CHECK(at::equal(unused, at::ones({3})));
 }
 
+TEST_CASE("the gradient of a parameter that only one replica uses counts for all") {
+  // Column 0 numbers the rows; the first 20 are those of the first of two replicas.
+  auto rows = batch_of(0, 40);
+  rows.inputs.select(1, 0).copy_(at::arange(40));
+  const auto train = [&](const std::string& division) {
+    std::vector<at::Tensor> copies;
+    auto options = small_options();
+    options.make_stage = [&](const stage_place& at) {
+      auto s = part_at(at);
+      if (!at.is_first()) return s;
+      copies.push_back(at::ones({width}).requires_grad_());
+      s.parameters.emplace_back("seldom", copies.back());
+      s.forward = [forward = s.forward, seldom = copies.back()](const at::Tensor& input) {
+        const auto x = forward(input);
+        return input[0][0].item<float>() < 20 ? x * seldom : x;
+      };
+      return s;
+    };
+    auto p = pipeline::open(job::parse_job("[pipeline]\nstages = 2\n" + division +
+                                               "[train]\nsteps = 1\nweight_decay = 0.5\n"
+                                               "[run]\nhang_timeout_s = 20\n",
+                                           "test", policies::registry(), {}, job::job_use::embed)
+                                .value(),
+                            options)
+                 .value();
+    CHECK(p->step(rows).ok());
+    CHECK(p->finish().ok());
+    return copies;
+  };
+  const auto one = train("microbatches = 10\n");
+  const auto two = train("microbatches = 5\nreplicas = 2\n");
+  REQUIRE(one.size() == 1);
+  REQUIRE(two.size() == 2);
+  CHECK_FALSE(at::equal(one[0], at::ones({width})));
+  for (const auto& copy : two) CHECK(at::equal(copy, one[0]));
+}
+
 TEST_CASE("a step says how much of the backward of each stage went to W") {
   for (const std::string policy : {"bfw", "bf"}) {
     auto j = job_of();
