@@ -104,12 +104,16 @@ TEST_CASE("who leads in the place of node 0 is lost as well") {
 }
 
 TEST_CASE("of two nodes, the other goes on without a stopped node 0, which ends when it resumes") {
-  joined_nodes job{2, rerouting("2", {"pipeline.stages=1", "transport.node_timeout_ms=1000"})};
+  joined_nodes job{2, rerouting("2", {"pipeline.stages=1", "transport.node_timeout_ms=1000",
+                                      "checkpoint.dir", "checkpoint.every=10"})};
   job.wait_for_steps(5);
   job.signal(0, SIGSTOP);
   job.wait_for([&] { return job.recoveries() == 1; });
   CHECK(events(job.log(), "recovery").back().at("absent") == json::array({0}));
+  // The stopped process has the lock of the checkpoints.
+  job.wait_for([&] { return job.err(1).find("another run is writing") != std::string::npos; });
   job.signal(0, SIGCONT);
   CHECK(job.end(0).code == 3);
   job.check_same_bits({0});
+  CHECK(std::filesystem::exists(job.at("checkpoints/step-00000150")));
 }

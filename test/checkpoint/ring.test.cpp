@@ -237,6 +237,21 @@ TEST_CASE("A folder has one writer, and is free again when that writer is gone")
   CHECK(ring::open(dir, 3).ok());
 }
 
+TEST_CASE("One that tries later writes nothing until the folder is free") {
+  const scratch_folder folder;
+  const auto dir = folder / "ring";
+  auto first = std::make_optional(open(dir, 3));
+  REQUIRE((*first)->begin(7));
+  const auto second = ring::open(dir, 3, {}, if_locked::try_later).value();
+  CHECK(second->begin(7).message() == dir + ": another run is writing its checkpoints here");
+  second->abandon(7);
+  second->remove_older(1);
+  CHECK(std::filesystem::exists(folder_of_save(dir, 7)));
+  first.reset();
+  CHECK(second->begin(8).ok());
+  CHECK_FALSE(ring::open(dir, 3).ok());
+}
+
 TEST_CASE("One that is patient gets the folder when its writer has gone") {
   const scratch_folder folder;
   const auto dir = folder / "ring";

@@ -142,16 +142,22 @@ namespace {
 
 /// After a loss the process of node 0 that was lost may hold the lock still: one that was only
 /// stopped ends when it goes on, and a file server frees the locks of a machine that is gone later.
-std::chrono::milliseconds patience_for_lock(const job::job& j, const recovery_point& from) {
-  if (from.lost.empty()) return {};
-  return std::chrono::milliseconds{static_cast<std::int64_t>(j.recovery.hold_s * 1e3)};
+/// Its replacement waits; a job that goes on without it saves again once the lock is free.
+result<std::unique_ptr<checkpoint::ring>> open_ring(const job::job& j, const std::string& dir,
+                                                    const recovery_point& from) {
+  using checkpoint::if_locked;
+  const bool goes_on = j.recovery.without_replacement == job::loss_kind::reroute;
+  if (from.lost.empty()) return checkpoint::ring::open(dir, j.checkpoint.keep);
+  const std::chrono::milliseconds hold{static_cast<std::int64_t>(j.recovery.hold_s * 1e3)};
+  return goes_on ? checkpoint::ring::open(dir, j.checkpoint.keep, {}, if_locked::try_later)
+                 : checkpoint::ring::open(dir, j.checkpoint.keep, hold);
 }
 
 }  // namespace
 
 result<resume_choice> hold_checkpoints(job::job j, checkpoint_setup& setup,
                                        const recovery_point& from) {
-  auto ring = checkpoint::ring::open(setup.dir, j.checkpoint.keep, patience_for_lock(j, from));
+  auto ring = open_ring(j, setup.dir, from);
   if (!ring) return job::blame(j, "checkpoint.dir", ring.message());
   setup.ring = std::move(*ring);
   if (from.has_copies()) {

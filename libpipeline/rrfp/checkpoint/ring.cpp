@@ -20,6 +20,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr auto other_run = "another run is writing its checkpoints here";
+
 /// Locks the file unless another process has locked it for longer than `patience`.
 bool is_locked_by_another(int file, std::chrono::milliseconds patience) {
   constexpr std::chrono::milliseconds interval{20};
@@ -33,13 +35,13 @@ bool is_locked_by_another(int file, std::chrono::milliseconds patience) {
 
 }  // namespace
 
-ring::ring(std::string dir, std::uint32_t keep, int lock)
-    : dir_(std::move(dir)), keep_(keep), lock_(lock) {}
+ring::ring(std::string dir, std::uint32_t keep, int lock, bool is_locked)
+    : dir_(std::move(dir)), keep_(keep), lock_(lock), is_locked_(is_locked) {}
 
 ring::~ring() { ::close(lock_); }
 
 result<std::unique_ptr<ring>> ring::open(const std::string& dir, std::uint32_t keep,
-                                         std::chrono::milliseconds patience) {
+                                         std::chrono::milliseconds patience, if_locked then) {
   const auto refused = [&](const std::string& why) { return error{dir + ": " + why}; };
   std::error_code failed;
   fs::create_directories(dir, failed);
@@ -47,11 +49,12 @@ result<std::unique_ptr<ring>> ring::open(const std::string& dir, std::uint32_t k
   const int lock = ::open(path_in(dir, ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (lock < 0) return refused(std::string{"cannot write: "} + std::strerror(errno));
   // Some shared file systems have no locks; there the user must keep runs in separate folders.
-  if (is_locked_by_another(lock, patience)) {
+  const bool is_locked = !is_locked_by_another(lock, patience);
+  if (!is_locked && then == if_locked::fail) {
     ::close(lock);
-    return refused("another run is writing its checkpoints here");
+    return refused(other_run);
   }
-  return std::unique_ptr<ring>{new ring{dir, keep, lock}};
+  return std::unique_ptr<ring>{new ring{dir, keep, lock, is_locked}};
 }
 
 status ring::carry_out(const plan& operations) const {
@@ -118,7 +121,11 @@ result<std::optional<std::string>> ring::set_aside() {
   return std::optional{path(aside.folder)};
 }
 
-status ring::begin(std::uint64_t step) { return carry_out(plan_begin(known_names(), step)); }
+status ring::begin(std::uint64_t step) {
+  if (!is_locked_) is_locked_ = !is_locked_by_another(lock_, {});
+  if (!is_locked_) return error{dir_ + ": " + other_run};
+  return carry_out(plan_begin(known_names(), step));
+}
 
 status ring::commit(const manifest& m) {
   manifest_ = to_json(m);
@@ -126,9 +133,12 @@ status ring::commit(const manifest& m) {
 }
 
 void ring::remove_older(std::uint64_t good) {
+  if (!is_locked_) return;
   static_cast<void>(carry_out(plan_removal(known_names(), good, keep_)));
 }
 
-void ring::abandon(std::uint64_t step) { static_cast<void>(carry_out(plan_abandon(step))); }
+void ring::abandon(std::uint64_t step) {
+  if (is_locked_) static_cast<void>(carry_out(plan_abandon(step)));
+}
 
 }  // namespace rrfp::checkpoint

@@ -52,6 +52,12 @@ struct search {
 /// read.
 result<search> find_newest(const std::string& dir, verification level);
 
+/// What open() does if another run has locked the folder for longer than its patience.
+enum class if_locked : std::uint8_t {
+  fail,
+  try_later,  ///< each begin() tries again, and is an error until then
+};
+
 /// Write access to the folder, exclusive to one run. Not thread-safe.
 class ring {
  public:
@@ -59,7 +65,8 @@ class ring {
   /// Error: the folder cannot be created or written to, or another run has locked it for longer
   /// than `patience`.
   static result<std::unique_ptr<ring>> open(const std::string& dir, std::uint32_t keep,
-                                            std::chrono::milliseconds patience = {});
+                                            std::chrono::milliseconds patience = {},
+                                            if_locked then = if_locked::fail);
   ring(const ring&) = delete;
   ring& operator=(const ring&) = delete;
   ~ring();
@@ -84,7 +91,7 @@ class ring {
   void abandon(std::uint64_t step);
 
  private:
-  ring(std::string dir, std::uint32_t keep, int lock);
+  ring(std::string dir, std::uint32_t keep, int lock, bool is_locked);
 
   status carry_out(const plan& operations) const;
   status carry_out(const file_operation::check_size& o) const;
@@ -101,6 +108,7 @@ class ring {
   const std::string dir_;
   const std::uint32_t keep_;
   const int lock_;
+  bool is_locked_;        ///< by this run; without it nothing is written
   std::string manifest_;  ///< as text, of the checkpoint being committed
 };
 
