@@ -637,6 +637,8 @@ void session::begin(stage_driver& stage, const mail& m) {
   step_began begun{.step = stage.step, .slot_bytes = c().slot_bytes};
   if (c().counts_vary || c().shares_vary) {
     begun.microbatches = shares_of(m).of(stage.key.replica);
+    RRFP_EXPECT(m.values.empty() || *begun.microbatches == m.values.at(stage.key.replica.value()),
+                "a replica runs as many microbatches as the leader says");
     for (std::size_t mb = 0; mb < *begun.microbatches && !c().slot_bytes.empty(); ++mb)
       if (mb >= begun.slot_bytes.size())
         begun.slot_bytes.push_back(c().slot_bytes[mb % c().slot_bytes.size()]);
