@@ -306,7 +306,7 @@ void simulation::inject(const fault& f) {
 /// Stops a process, starts another one in its place when it counts as lost, and lets it go on.
 void simulation::replace(process& p, const fault& f) {
   const auto timeout = 2 * w.c.node_timeout;
-  if (!p.is_member()) return;  // between two memberships nobody counts it as lost
+  if (!p.is_member() && !p.fence().has_joined) return;  // nobody counts it as lost
   p.suspend(w.now() + timeout + f.lasts);
   w.call(timeout, [this, &p, node = f.node, g = generation_] {
     if (g != generation_ || current_[node] != &p || !p.is_alive() || !has_power_) return;

@@ -139,6 +139,19 @@ void draw_losses(scenario& c, nanoseconds time) {
   }
 }
 
+/// A node is stopped, and replaced, while the others join again after the first crash.
+void draw_stop_between_memberships(scenario& c) {
+  random_source random{c.seed, 6};
+  const auto crash = std::ranges::find(c.faults, fault_kind::crash, &fault::kind);
+  if (c.restarts != restart_kind::loop || crash == c.faults.end() || !random.one_in(4)) return;
+  fault f;
+  f.kind = fault_kind::replace;
+  f.at = crash->at + random.between(0, 30 * ms);
+  f.node = static_cast<std::uint32_t>((crash->node + random.between(1, c.nodes - 1)) % c.nodes);
+  f.lasts = random.between(c.node_timeout, 3 * c.node_timeout);
+  c.faults.push_back(f);
+}
+
 void draw_faults(scenario& c, random_source& random) {
   const auto time = c.expected_time();
   const auto count = random.below(5);
@@ -154,6 +167,7 @@ void draw_faults(scenario& c, random_source& random) {
     c.faults.push_back(next);
   }
   if (c.reroutes) draw_losses(c, time);
+  draw_stop_between_memberships(c);
   // A stopped process and its replacement that both join while the job waits for yet another node:
   // either may take the place.
   if (c.has(fault_kind::replace))
