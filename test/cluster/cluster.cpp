@@ -306,7 +306,12 @@ void simulation::inject(const fault& f) {
 /// Stops a process, starts another one in its place when it counts as lost, and lets it go on.
 void simulation::replace(process& p, const fault& f) {
   const auto timeout = 2 * w.c.node_timeout;
-  if (!p.is_member() && !p.fence().has_joined) return;  // nobody counts it as lost
+  // Nobody counts it as lost who has not joined or is stopped as well.
+  const auto counts = [&](const auto& o) {
+    return o.get() != &p && o->is_alive() && o->resumes_at() <= w.now();
+  };
+  if (!p.is_member() && !p.fence().has_joined) return;
+  if (std::ranges::none_of(processes_, counts)) return;
   p.suspend(w.now() + timeout + f.lasts);
   w.call(timeout, [this, &p, node = f.node, g = generation_] {
     if (g != generation_ || current_[node] != &p || !p.is_alive() || !has_power_) return;

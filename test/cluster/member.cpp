@@ -203,7 +203,7 @@ void member::end(std::string reason) {
   ended_ = false;  // the last requests are served first
   for (const auto& e : std::exchange(requests_, {})) feed(e);
   feed(event::closing{std::move(reason)});
-  owner_.fence().awake_at = owner_.local_now();
+  owner_.fence().awake_at = owner_.local_now() + linger_max;
   ended_ = true;
   stop_listening();
   for (auto& [id, l] : links_) l.wire->close(l.side);

@@ -22,6 +22,9 @@ namespace rrfp::cluster {
 
 class process;
 
+/// As long as a membership takes to write what is left and close.
+constexpr nanoseconds linger_max = 60 * ms;
+
 class member {
  public:
   /// Called from a turn; the process must answer later, not at once.

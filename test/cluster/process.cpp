@@ -16,8 +16,6 @@ constexpr nanoseconds join_pause = 100 * ms;
 constexpr nanoseconds finish_limit = 10 * s;
 constexpr nanoseconds outputs_limit = 600 * s;
 constexpr nanoseconds leave_limit = 5 * s;
-/// As long as a membership takes to write what is left and close.
-constexpr nanoseconds linger_max = 60 * ms;
 
 /// The process of an absent node, for the checkers.
 constexpr std::uint32_t nobody = ~0U;
@@ -264,6 +262,7 @@ void process::give_up_joining(const std::string& why, error_kind kind) {
     note("joins again: " + why);
     left_.push_back(std::move(member_));
     ++memberships_;
+    if (fence_.awake_at) *fence_.awake_at += join_pause;
     return later(join_pause,
                  [this] { try_to_join(std::max(join_until_ - local_now(), join_pause)); });
   }

@@ -116,7 +116,10 @@ class job_member::impl {
       const auto left = limit - in_seconds{clock::now() - since}.count();
       if (members || !may_try_again(members.failure()) || left <= 0) return members;
       program_.on_waiting(members.message());
-      if (standing_->choice().is_first()) std::this_thread::sleep_for(retry_pause);
+      if (standing_->choice().is_first()) {
+        standing_->note_pause(retry_pause);
+        std::this_thread::sleep_for(retry_pause);
+      }
       j.transport.join_timeout_s = std::max(limit - in_seconds{clock::now() - since}.count(),
                                             in_seconds{retry_pause}.count());
     }

@@ -63,7 +63,7 @@ class process_standing {
   /// Which processes this one knows to be lost.
   std::set<process_id> lost() const;
   bool has_joined() const;
-  /// When its last membership ended: nanoseconds of its steady_clock.
+  /// As core_options::awake_at.
   std::optional<std::int64_t> awake_at() const;
   membership_core::leader_choice choice() const;
   /// All nodes have agreed on the end: whoever comes now has nothing to do.
@@ -74,6 +74,8 @@ class process_standing {
                    std::vector<membership_core::successor> successors);
   void note_over();
   void note_awake(std::int64_t at);
+  /// A pause before it joins again.
+  void note_pause(std::chrono::nanoseconds pause);
   /// Changes what is known of leaders.
   void change(const std::function<void(membership_core::leader_choice&)>& change);
 

@@ -60,6 +60,11 @@ void process_standing::note_awake(std::int64_t at) {
   awake_at_ = at;
 }
 
+void process_standing::note_pause(std::chrono::nanoseconds pause) {
+  const std::lock_guard lock{mutex_};
+  if (awake_at_) *awake_at_ += pause.count();
+}
+
 void process_standing::add_lost(process_id process) {
   const std::lock_guard lock{mutex_};
   lost_.insert(process);

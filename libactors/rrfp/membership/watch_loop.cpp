@@ -36,7 +36,7 @@ void watcher::watch() {
     reason = give_up_reason_;
   }
   feed(event::closing{reason});
-  if (options_.standing != nullptr) options_.standing->note_awake(ns(clock::now()));
+  if (options_.standing != nullptr) options_.standing->note_awake(ns(clock::now() + linger_max));
   // While no other job can listen at this port.
   remove_files();
   listener_.reset();

@@ -26,7 +26,7 @@ struct core_options {
   std::int64_t node_timeout = 0;  ///< three heartbeats at least
   process_id process{};
   bool again = false;  ///< the process has been a member before
-  /// When its last membership ended.
+  /// The end of its last membership, and of pauses of its own since then.
   std::optional<std::int64_t> awake_at{};
   std::set<process_id> lost{};  ///< processes that may not join again
   bool over = false;            ///< the process knows that the job is over
