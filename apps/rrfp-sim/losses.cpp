@@ -67,7 +67,7 @@ std::vector<loss_row> best_of(const loss_report& r) {
 }  // namespace
 
 result<loss_report> losses_of(const job::job& j, const loss_options& wanted, std::uint64_t steps) {
-  loss_report made{j.name, {}, 1, {}};
+  loss_report made{j.name, {}, {}, {}};
   auto& m = made.model;
   m.nodes = nodes_of(j, wanted);
   const auto places = plan::node_places::make(j, m.nodes);
@@ -90,14 +90,14 @@ result<loss_report> losses_of(const job::job& j, const loss_options& wanted, std
   m.seed = j.jitter.seed;
   m.slowdown = [&](std::span<const node_id> absent) {
     const auto without = times.seconds_without(absent);
-    RRFP_CHECK(without.ok(), "each replica can run its own microbatches");
+    RRFP_CHECK(without.ok(), "a job that runs with all nodes also runs without some");
     return std::max(*without / m.step, 1.0);
   };
-  if (const node_id last{m.nodes - 1};
-      why_not(j, m, recovery_way::reroute).empty() &&
-      std::ranges::none_of(m.stand_ins, [&](const auto& set) {
-        return std::ranges::all_of(set, [&](node_id n) { return n == last; });
-      }))
+  const node_id last{m.nodes - 1};
+  const auto has_stand_ins = std::ranges::all_of(m.stand_ins, [&](const auto& set) {
+    return std::ranges::count(set, last) < std::ssize(set);
+  });
+  if (has_stand_ins && why_not(j, m, recovery_way::reroute).empty())
     made.slowdown = m.slowdown(std::array{last});
   auto hours = wanted.mtbf_hours;
   std::ranges::sort(hours);
@@ -114,9 +114,9 @@ result<loss_report> losses_of(const job::job& j, const loss_options& wanted, std
 
 std::string table_of(const loss_report& r) {
   const auto& m = r.model;
-  auto text =
-      fmt::format("{}: {} nodes, a step takes {:.3f} s, without the last node {:.2f} times that.\n",
-                  r.job, m.nodes, m.step, r.slowdown);
+  auto text = fmt::format(
+      "{}: {} nodes, a step takes {:.3f} s{}.\n", r.job, m.nodes, m.step,
+      r.slowdown ? fmt::format(", without the last node {:.2f} times that", *r.slowdown) : "");
   text += fmt::format("{:>10}  {:<12}{:>9}{:>9}{:>14}{:>14}{:>9}\n", "MTBF h", "way", "useful %",
                       "held s", "repeated/day", "checkpoint %", "every");
   for (const auto& row : r.rows) {
@@ -164,10 +164,9 @@ std::string json_of(const loss_report& r) {
       rows.back()["why_not"] = row.why_not;
   }
   const auto& m = r.model;
-  return json{{"run", r.job},
+  json report{{"run", r.job},
               {"nodes", m.nodes},
               {"step_s", m.step},
-              {"slowdown", r.slowdown},
               {"notice_s", m.notice},
               {"rejoin_s", m.rejoin},
               {"replace_s", m.replace},
@@ -177,8 +176,9 @@ std::string json_of(const loss_report& r) {
               {"copy_every", static_cast<std::uint64_t>(m.copy_every)},
               {"losses", m.losses},
               {"rows", rows},
-              {"sentence", sentence_of(r)}}
-      .dump(-1, ' ', false, json::error_handler_t::replace);
+              {"sentence", sentence_of(r)}};
+  if (r.slowdown) report["slowdown"] = *r.slowdown;
+  return report.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace rrfp::apps

@@ -1,6 +1,7 @@
 /// rrfp-sim --losses: what losses of nodes cost a job, for each way of going on after them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,7 @@ struct loss_options {
   /// Seconds: see simulate::loss_model.
   double replace = 60;
   double repair = 0;  ///< 0: as `replace`
-  double restart = 300;
+  double restart = 120;
   double checkpoint = 1;
 };
 
@@ -30,8 +31,10 @@ struct loss_row {
 struct loss_report {
   std::string job;
   simulate::loss_model model;
-  double slowdown = 1;         ///< of a step without the last node, if the others go on without it
-  std::vector<loss_row> rows;  ///< by MTBF, then by way
+  /// Of a step without the last node; nothing: the others cannot go on without it.
+  std::optional<double> slowdown;
+  /// By MTBF, then by way.
+  std::vector<loss_row> rows;
 };
 
 /// `steps`: over how many the time of a step is the mean. Errors: more nodes than ranks; those of

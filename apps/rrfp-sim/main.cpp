@@ -172,12 +172,14 @@ void add_loss_options(CLI::App& app, options& wanted) {
     return app.add_option(name, value, help)->needs(losses)->check(apps::between(least, most));
   };
   add("--nodes", l.nodes, "Number of nodes; default: one for each rank", 1U, 4096U);
-  add("--replace-s", l.replace, "Seconds until a lost node has been replaced", 0.0, seconds_max)
+  add("--replace-s", l.replace,
+      "Seconds until a lost node has been replaced, from when\nits loss is noticed", 0.0,
+      seconds_max)
       ->capture_default_str();
   add("--repair-s", l.repair,
-      "The same if the others go on without it (reroute);\ndefault: as --replace-s", 0.0,
+      "The same where the others go on without it (reroute);\ndefault: as --replace-s", 0.0,
       seconds_max);
-  add("--restart-s", l.restart, "Seconds until the whole job has been started again", 0.0,
+  add("--restart-s", l.restart, "Seconds that the start of the whole job takes then", 0.0,
       seconds_max)
       ->capture_default_str();
   add("--checkpoint-s", l.checkpoint, "Seconds by which a checkpoint delays the training", 0.0,

@@ -11,33 +11,42 @@ namespace rrfp::apps {
 
 namespace {
 
-class stretched_costs final : public simulate::cost_model {
+/// The costs of replicas that are simulated as one pipeline. `busy`: by stage, the share of a
+/// task's time in which the stage can run no other; for the rest, the result is on its way.
+class shared_costs final : public simulate::cost_model {
  public:
-  stretched_costs(const simulate::cost_model& own, const std::vector<double>& by_stage)
-      : own_(own), by_stage_(by_stage) {}
+  shared_costs(const simulate::cost_model& own, const pipeline_shape& shape,
+               std::vector<double> busy)
+      : own_(own), shape_(shape), busy_(std::move(busy)) {}
 
   simulate::nanoseconds compute(step_id step, stage_id stage, const task& t) const override {
-    return stretched(stage, own_.compute(step, stage, t));
+    return part_of(own_.compute(step, stage, t), busy_[stage.value()]);
   }
   simulate::nanoseconds compute_of_rank(step_id step, stage_id stage, rank_id rank,
                                         const task& t) const override {
-    return stretched(stage, own_.compute_of_rank(step, stage, rank, t));
+    return part_of(own_.compute_of_rank(step, stage, rank, t), busy_[stage.value()]);
   }
   simulate::nanoseconds link(step_id step, virtual_stage_id to, const task& t) const override {
-    return own_.link(step, to, t);
+    return own_.link(step, to, t) + rest_of_producer(step, to, t);
   }
   simulate::nanoseconds link_of_rank(step_id step, virtual_stage_id to, rank_id rank,
                                      const task& t) const override {
-    return own_.link_of_rank(step, to, rank, t);
+    return own_.link_of_rank(step, to, rank, t) + rest_of_producer(step, to, t);
   }
 
  private:
-  simulate::nanoseconds stretched(stage_id stage, simulate::nanoseconds own) const {
-    return static_cast<simulate::nanoseconds>(static_cast<double>(own) * by_stage_[stage.value()]);
+  static simulate::nanoseconds part_of(simulate::nanoseconds time, double share) {
+    return static_cast<simulate::nanoseconds>(static_cast<double>(time) * share);
+  }
+  simulate::nanoseconds rest_of_producer(step_id step, virtual_stage_id to, const task& t) const {
+    const auto from = shape_.producer_of(shape_.at(to).stage, t);
+    if (!from) return 0;
+    return part_of(own_.compute(step, from->stage, from->what), 1 - busy_[from->stage.value()]);
   }
 
   const simulate::cost_model& own_;
-  const std::vector<double>& by_stage_;
+  const pipeline_shape shape_;
+  const std::vector<double> busy_;
 };
 
 }  // namespace
@@ -75,24 +84,48 @@ result<double> rerouted_steps::simulated_without(std::span<const node_id> absent
   const auto planned = share_planner{{p.replicas, p.stages, devices}}.plan(counts);
   if (!planned.are_own())
     if (auto made = seconds_of(parts_of(planned.shares, devices))) return made;
-  return seconds_of(parts_of(counts.by_replica, devices));
+  const auto parts = parts_of(counts.by_replica, devices);
+  const auto own = seconds_of(parts);
+  if (own || absent.empty()) return own;
+  // The policy is a table for the job's number of microbatches.
+  const auto all = seconds_without({});
+  if (!all) return all;
+  std::uint32_t busiest = 0;
+  for (const auto& part : parts) busiest = std::max(busiest, std::ranges::max(part.busiest));
+  return *all * busiest / p.microbatches;
 }
 
 std::vector<rerouted_steps::part> rerouted_steps::parts_of(
     const std::vector<std::uint32_t>& shares, const std::vector<std::uint32_t>& devices) const {
   const auto stages = job_.pipeline.stages;
-  std::vector<std::uint32_t> load(shares.size() * stages);
-  const auto device_of = [&](std::size_t place) {
-    return devices.empty() ? place : devices[place];
+  const auto device_of = [&](std::size_t r, std::size_t s) {
+    const auto i = r * stages + s;
+    return devices.empty() ? i : devices[i];
   };
-  for (std::size_t i = 0; i < load.size(); ++i) load[device_of(i)] += shares[i / stages];
+  std::vector<std::uint32_t> load(shares.size() * stages);
+  std::vector<std::size_t> part_at(load.size(), shares.size());  // by device: a replica on it
+  std::vector<std::size_t> part_of(shares.size());               // the first replica of the part
+  for (std::size_t r = 0; r < shares.size(); ++r) {
+    part_of[r] = r;
+    for (std::size_t s = 0; s < stages; ++s) {
+      load[device_of(r, s)] += shares[r];
+      auto& other = part_at[device_of(r, s)];
+      if (other < r && part_of[other] != part_of[r])
+        std::ranges::replace(part_of, std::size_t{part_of[r]}, std::size_t{part_of[other]});
+      other = r;
+    }
+  }
   std::vector<part> parts;
-  for (std::uint32_t r = 0; r < shares.size(); ++r) {
-    if (shares[r] == 0) continue;
-    parts.push_back({r, shares[r], {}});
-    for (std::uint32_t s = 0; s < stages; ++s)
-      parts.back().stretched.push_back(double(load[device_of(std::size_t{r} * stages + s)]) /
-                                       shares[r]);
+  for (std::size_t first = 0; first < shares.size(); ++first) {
+    part made{{}, 0, std::vector<std::uint32_t>(stages)};
+    for (std::size_t r = 0; r < shares.size(); ++r) {
+      if (part_of[r] != first) continue;
+      made.replicas.push_back(static_cast<std::uint32_t>(r));
+      made.microbatches += shares[r];
+      for (std::size_t s = 0; s < stages; ++s)
+        made.busiest[s] = std::max(made.busiest[s], load[device_of(r, s)]);
+    }
+    if (made.microbatches > 0) parts.push_back(std::move(made));
   }
   return parts;
 }
@@ -112,14 +145,23 @@ result<double> rerouted_steps::seconds_of(const std::vector<part>& parts) {
 }
 
 result<std::vector<double>> rerouted_steps::simulated(const part& p) const {
-  auto with_share = job_;
-  with_share.pipeline.microbatches = p.share;
-  const auto dispatch = plan::make_dispatch_plan(with_share, policies::registry());
+  auto joint = job_;
+  joint.pipeline.microbatches = p.microbatches;
+  const auto dispatch = plan::make_dispatch_plan(joint, policies::registry());
   if (!dispatch) return within(job_.source, dispatch.failure());
-  const auto costs = plan::expected_costs(with_share, replica_id{p.replica});
+  const auto costs = plan::expected_costs(joint, replica_id{p.replicas.front()});
   if (!costs) return costs.failure();
-  const auto ran = simulate::run(plan::simulation_of(*dispatch, *costs, steps_),
-                                 stretched_costs{*costs, p.stretched});
+  auto simulation = plan::simulation_of(*dispatch, *costs, steps_);
+  for (auto& limit : simulation.limits) {
+    limit.slots *= static_cast<std::uint32_t>(p.replicas.size());
+    limit.run_ahead *= static_cast<std::uint32_t>(p.replicas.size());
+    limit.activations *= static_cast<std::uint32_t>(p.replicas.size());
+    limit.bytes *= p.replicas.size();
+  }
+  std::vector<double> busy;
+  for (const auto most : p.busiest) busy.push_back(double(most) / p.microbatches);
+  const auto ran =
+      simulate::run(simulation, shared_costs{*costs, dispatch->shape, std::move(busy)});
   if (!ran) return within(job_.source, ran.failure());
   std::vector<double> seconds;
   for (const auto& step : ran->steps) seconds.push_back(double(step.makespan) * 1e-9);

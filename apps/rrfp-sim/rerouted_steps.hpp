@@ -2,10 +2,11 @@
 /// goes on: the ranks of the lost nodes are on those of other replicas, and the microbatches are
 /// divided by share_planner.
 ///
-/// Each replica is simulated alone, with its share. A rank that shares its device with the same
-/// rank of other replicas takes longer by the share that they have of the work: the device's time
-/// is divided, none is lost. A step takes the time of the slowest replica; nothing is added for the
-/// sum of the gradients.
+/// Replicas that share devices are simulated as one pipeline that runs the microbatches of all of
+/// them, with their slots. A device that they share runs them one after the other. Where each has a
+/// device of its own, the stage takes microbatches as often as the busiest of them allows, and each
+/// still takes its whole time. A step takes the time of the slowest pipeline; nothing is added for
+/// the sum of the gradients.
 ///
 /// Sets of nodes that differ only in the replicas that they are of are simulated once. Of the
 /// others, `sets_max` are; then, the mean of the known sets of as many nodes stands for a set.
@@ -27,17 +28,18 @@ class rerouted_steps {
   rerouted_steps(const job::job& j, plan::node_places places, std::uint64_t steps)
       : job_(j), places_(std::move(places)), steps_(steps) {}
 
-  /// Seconds, mean. Errors: those of plan::make_dispatch_plan(), expected_costs() and
-  /// simulate::run(). Without nodes: if the job's policy cannot run the shares, each replica keeps
-  /// its own microbatches. Each set of stand_ins() must have a node that is left.
+  /// Seconds, mean. If the job's policy cannot run the shares, each replica keeps its own
+  /// microbatches; if it can run no other number, the step is longer by the work of the busiest
+  /// device. Errors, without absent nodes only: those of plan::make_dispatch_plan(),
+  /// expected_costs() and simulate::run(). Each set of stand_ins() must have a node that is left.
   result<double> seconds_without(std::span<const node_id> absent);
 
  private:
-  /// One replica of a step.
+  /// Replicas that share devices, or one that shares none.
   struct part {
-    std::uint32_t replica;
-    std::uint32_t share;
-    std::vector<double> stretched;  ///< by stage: the time of its tasks over their own
+    std::vector<std::uint32_t> replicas;
+    std::uint32_t microbatches = 0;
+    std::vector<std::uint32_t> busiest;  ///< by stage: the most microbatches of one device
 
     auto operator<=>(const part&) const = default;
   };

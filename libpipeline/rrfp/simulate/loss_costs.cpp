@@ -72,9 +72,8 @@ class training {
   void lose(node_id node, double time) {
     ++losses_;
     const auto noticed = time + model_.notice;
-    const auto end = noticed + (restarts_                       ? model_.restart
-                                : way_ == recovery_way::reroute ? model_.repair
-                                                                : model_.replace);
+    const auto end = noticed + (way_ == recovery_way::reroute ? model_.repair : model_.replace) +
+                     (restarts_ ? model_.restart : 0);
     const auto after = std::ranges::upper_bound(absent_, end, {}, &absence::end);
     absent_.insert(after, {node, end});
     const auto goes_on = way_ == recovery_way::reroute;

@@ -48,10 +48,10 @@ struct loss_model {
   double checkpoint = 1;
 
   double notice = 10;    ///< from a loss until the others know of it
-  double rejoin = 1;     ///< from then, or from a replacement's arrival, until they go on
-  double replace = 60;   ///< until the replacement is there for which the others wait
-  double repair = 60;    ///< until the replacement is there without which the others go on
-  double restart = 300;  ///< until the job has been started again
+  double replace = 60;   ///< from then until the lost node has been replaced, unless they go on
+  double repair = 60;    ///< the same if they go on without it
+  double rejoin = 1;     ///< until the nodes go on, whether without one or with a replacement
+  double restart = 120;  ///< until the job has been started again, with the replacement
 
   /// Sets of nodes: reroute waits if all nodes of a set are absent, and so is the state that they
   /// hold. See stand_ins().
@@ -81,6 +81,8 @@ struct loss_costs {
   double from_checkpoint = 0;
   /// Steps between two checkpoints.
   double checkpoint_every = 0;
+
+  bool operator==(const loss_costs&) const = default;
 };
 
 loss_costs costs_of_losses(const loss_model& m, recovery_way way);
