@@ -114,9 +114,9 @@ result<loss_report> losses_of(const job::job& j, const loss_options& wanted, std
 
 std::string table_of(const loss_report& r) {
   const auto& m = r.model;
-  auto text = fmt::format(
-      "{}: {} nodes, a step takes {:.3f} s{}.\n", r.job, m.nodes, m.step,
-      r.slowdown ? fmt::format(", without the last node {:.2f} times that", *r.slowdown) : "");
+  auto text = fmt::format("{}: {} nodes, a step takes {:.3f} s.\n", r.job, m.nodes, m.step);
+  if (r.slowdown)
+    text += fmt::format("Without the last node a step takes {:.2f} times as long.\n", *r.slowdown);
   text += fmt::format("{:>10}  {:<12}{:>9}{:>9}{:>14}{:>14}{:>9}\n", "MTBF h", "way", "useful %",
                       "held s", "repeated/day", "checkpoint %", "every");
   for (const auto& row : r.rows) {
