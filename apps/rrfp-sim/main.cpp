@@ -202,7 +202,9 @@ int run(int argc, char** argv) {
   options wanted;
   app.add_option("job", wanted.job,
                  "The job, a TOML file; only [pipeline], [dispatch],\n"
-                 "[cost], [machine], [images] and [jitter] are used");
+                 "[cost], [machine], [images] and [jitter] are used, with\n"
+                 "--losses also [train], [transport], [checkpoint] and\n"
+                 "[recovery]");
   app.add_option("--from", wanted.traces,
                  "In place of a job: traces of a run that rrfp-report\n"
                  "reads; replays it and compares schedules")

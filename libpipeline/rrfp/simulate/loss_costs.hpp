@@ -60,7 +60,8 @@ struct loss_model {
   std::vector<std::vector<node_id>> copies;
 
   std::uint64_t seed = 1;
-  /// How many losses are simulated. The relative error of what they cost is about its square root.
+  /// How many losses are simulated. The relative error of what they cost is about one over
+  /// the square root of that.
   std::uint32_t losses = 4000;
 
   /// Of any of the nodes.
