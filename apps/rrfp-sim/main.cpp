@@ -15,6 +15,7 @@
 #include "../common/output_file.hpp"
 #include "../common/program.hpp"
 #include "from_trace.hpp"
+#include "losses.hpp"
 #include "simulation_report.hpp"
 
 namespace {
@@ -32,6 +33,8 @@ struct options {
   bool gaps = false;
   std::vector<std::string> traces;
   double backward_share = 0.5;
+  apps::loss_options losses;
+  std::string chart;
 };
 
 /// The durations of a table, with the microbatches of every step renumbered in the order of
@@ -143,6 +146,51 @@ int forecast_from(const options& wanted) {
   return exit_done;
 }
 
+int simulate_losses(const options& wanted, const job::job& j, std::string& json) {
+  const auto made = apps::losses_of(j, wanted.losses, wanted.steps);
+  if (!made) return apps::end_with(made.failure());
+  apps::print("{}", apps::table_of(*made));
+  json += apps::json_of(*made) + "\n";
+  if (!wanted.chart.empty())
+    if (auto written = files::write_atomically(wanted.chart, apps::chart_of(*made)); !written)
+      return apps::end_with({"--chart " + written.message(), error_kind::failed});
+  return exit_done;
+}
+
+/// The options of --losses.
+void add_loss_options(CLI::App& app, options& wanted) {
+  auto& l = wanted.losses;
+  constexpr double seconds_max = 1e7;
+  auto* losses = app.add_option("--losses", l.mtbf_hours,
+                                "What losses of nodes cost: mean hours between two\n"
+                                "losses of one node, as in 100,1000,10000")
+                     ->delimiter(',')
+                     ->take_all()
+                     ->allow_extra_args(false)
+                     ->check(apps::between(0.001, 1e9));
+  const auto add = [&](const char* name, auto& value, const char* help, auto least, auto most) {
+    return app.add_option(name, value, help)->needs(losses)->check(apps::between(least, most));
+  };
+  add("--nodes", l.nodes, "Number of nodes; default: one for each rank", 1U, 4096U);
+  add("--replace-s", l.replace,
+      "Seconds until a lost node has been replaced, from when\nits loss is noticed", 0.0,
+      seconds_max)
+      ->capture_default_str();
+  add("--repair-s", l.repair,
+      "The same where the others go on without it (reroute);\ndefault: as --replace-s", 0.0,
+      seconds_max);
+  add("--restart-s", l.restart, "Seconds that the start of the whole job takes then", 0.0,
+      seconds_max)
+      ->capture_default_str();
+  add("--checkpoint-s", l.checkpoint, "Seconds by which a checkpoint delays the training", 0.0,
+      seconds_max)
+      ->capture_default_str();
+  app.add_option("--chart", wanted.chart, "Write the useful time as a chart (SVG)")->needs(losses);
+  for (const auto* other :
+       {"--from", "--durations", "--write-durations", "--write-schedule", "--gaps"})
+    losses->excludes(other);
+}
+
 int run(int argc, char** argv) {
   CLI::App app{
       "Simulates a job in virtual time, with the scheduling code of the runtime, or\n"
@@ -154,7 +202,9 @@ int run(int argc, char** argv) {
   options wanted;
   app.add_option("job", wanted.job,
                  "The job, a TOML file; only [pipeline], [dispatch],\n"
-                 "[cost], [machine], [images] and [jitter] are used");
+                 "[cost], [machine], [images] and [jitter] are used, with\n"
+                 "--losses also [train], [transport], [checkpoint] and\n"
+                 "[recovery]");
   app.add_option("--from", wanted.traces,
                  "In place of a job: traces of a run that rrfp-report\n"
                  "reads; replays it and compares schedules")
@@ -181,13 +231,15 @@ int run(int argc, char** argv) {
                  "torch.distributed.pipelining");
   app.add_option("--json", wanted.json, "Write the report, one line of JSON per run");
   app.add_flag("--gaps", wanted.gaps, "Print every idle interval and its cause");
+  add_loss_options(app, wanted);
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
   if (!wanted.traces.empty()) return forecast_from(wanted);
   if (wanted.job.empty()) return apps::end_with({"expected a job, or --from TRACE..."});
 
   for (const auto& [option, file] :
        {std::pair{"--write-durations", &wanted.write_durations},
-        std::pair{"--write-schedule", &wanted.write_schedule}, std::pair{"--json", &wanted.json}})
+        std::pair{"--write-schedule", &wanted.write_schedule}, std::pair{"--json", &wanted.json},
+        std::pair{"--chart", &wanted.chart}})
     if (auto can = apps::check_output(option, *file); !can) return apps::end_with(can.failure());
   const auto loaded =
       job::load_job(wanted.job, policies::registry(), wanted.settings, job::job_use::simulate);
@@ -197,9 +249,14 @@ int run(int argc, char** argv) {
   if (jobs.size() > 1 && !(wanted.write_durations.empty() && wanted.write_schedule.empty()))
     return apps::end_with(
         {"--write-durations and --write-schedule need a job without [[compare]]"});
+  if (jobs.size() > 1 && !wanted.chart.empty())
+    return apps::end_with({"--chart needs a job without [[compare]]"});
   std::string json;
   for (const auto& j : jobs)
-    if (const int code = simulate_one(wanted, j, json); code != exit_done) return code;
+    if (const int code = wanted.losses.mtbf_hours.empty() ? simulate_one(wanted, j, json)
+                                                          : simulate_losses(wanted, j, json);
+        code != exit_done)
+      return code;
   if (!wanted.json.empty())
     if (auto written = files::write_atomically(wanted.json, json); !written)
       return apps::end_with({"--json " + written.message(), error_kind::failed});

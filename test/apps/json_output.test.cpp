@@ -88,6 +88,18 @@ TEST_CASE("the lines of rrfp-sim are those of the page") {
   check_all_seen("A simulation", seen);
 }
 
+TEST_CASE("the costs of losses are those of the page") {
+  const scratch_folder folder;
+  std::set<std::string> seen;
+  for (const std::string replicas : {"1", "2"}) {
+    std::ofstream{folder / "job.toml"} << "[pipeline]\nstages = 2\nreplicas = " + replicas + "\n";
+    run({RRFP_SIM, folder / "job.toml", "--losses", "100", "--json", folder / "out.jsonl"});
+    for (const auto& line : lines_of(folder / "out.jsonl"))
+      seen.merge(check_documented(line, "The cost of losses"));
+  }
+  check_all_seen("The cost of losses", seen);
+}
+
 TEST_CASE("the forecast of rrfp-sim is that of the page") {
   const scratch_folder folder;
   const std::string recorded = RRFP_SOURCE "/test/foreign/recorded/";

@@ -1,6 +1,8 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <map>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -19,6 +21,15 @@ std::string job_without_jitter(const scratch_folder& folder, const std::string& 
   const auto file = folder / "calm.toml";
   std::ofstream{file} << "[pipeline]\nstages = 4\nmicrobatches = 8\n[dispatch]\n" << dispatch;
   return file;
+}
+
+const std::string replicated = RRFP_SOURCE "/apps/jobs/eight_by_four.toml";
+
+std::vector<std::string> lines_of_text(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in{text};
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
 }
 
 }  // namespace
@@ -124,4 +135,120 @@ TEST_CASE("traces that cannot be read end rrfp-sim --from with one line and exit
   const auto o = run_program({RRFP_SIM});
   CHECK(o.code == 2);
   CHECK_THAT(o.err, Contains("expected a job, or --from TRACE..."));
+}
+
+TEST_CASE("--losses prints a row for each way at each MTBF, and names the best") {
+  const scratch_folder folder;
+  const auto o = run_program({RRFP_SIM, replicated, "--losses", "1000,100", "--replace-s", "1800",
+                              "--json", folder / "o.json", "--chart", folder / "o.svg"});
+  INFO(o.out << o.err);
+  REQUIRE(o.code == 0);
+  const auto lines = lines_of_text(o.out);
+  CHECK(lines.size() == 3 + 2 * 4 + 1);
+  for (const auto& line : lines) CHECK(line.size() <= 80);
+  CHECK_THAT(lines[0], Contains("32 nodes, a step takes 2.2"));
+  CHECK_THAT(lines[1], Contains("Without the last node"));
+  CHECK_THAT(lines[3], Contains("  100  reroute"));
+  CHECK_THAT(lines[7], Contains(" 1000  reroute"));
+  CHECK_THAT(lines.back(), Contains("reroute at an MTBF of 100 to 1000 h"));
+
+  const auto told = json::parse(text_of(folder / "o.json"));
+  CHECK(told.at("notice_s") == 10);
+  CHECK(told.at("repair_s") == 1800);
+  CHECK(told.at("slowdown").get<double>() > 1.3);
+  CHECK(told.at("sentence") == lines.back());
+  std::map<std::string, json> at;
+  for (const auto& row : told.at("rows"))
+    if (row.at("mtbf_h") == 100) at[row.at("way").get<std::string>()] = row;
+  REQUIRE(at.size() == 4);
+  const auto useful = [&](const char* way) { return at[way].at("useful").get<double>(); };
+  CHECK(useful("reroute") > useful("replace"));
+  CHECK(useful("replace") > useful("checkpoint"));
+  CHECK(useful("checkpoint") > useful("restart"));
+  CHECK(at["restart"].at("checkpoint_every") == 500);
+  CHECK(at["checkpoint"].at("checkpoint_every").get<int>() < 500);
+  CHECK(at["restart"].at("held_s").get<double>() > 1700);
+
+  const auto chart = text_of(folder / "o.svg");
+  CHECK(chart.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+  CHECK(chart.ends_with("</svg>\n"));
+  for (const auto* way : {"reroute", "replace", "restart", "checkpoint"})
+    CHECK_THAT(chart, Contains(">" + std::string{way} + "<"));
+  CHECK(lines_of_text(chart).size() > 4 * 4);
+}
+
+TEST_CASE("the page shows what --losses prints") {
+  const auto page = text_of(RRFP_SOURCE "/docs/experiments.md");
+  std::string command;
+  for (const auto& line : lines_of_text(page))
+    if (line.starts_with("$ build/release/bin/rrfp-sim apps/jobs/eight_by_four.toml"))
+      command = line.substr(line.find("apps/jobs"));
+  REQUIRE_FALSE(command.empty());
+  const scratch_folder folder;
+  command.replace(command.find("/tmp/"), 5, folder / "");
+  const auto o =
+      run_program({"/bin/sh", "-c", "cd '" RRFP_SOURCE "' && '" RRFP_SIM "' " + command});
+  REQUIRE(o.code == 0);
+  INFO(o.out);
+  CHECK(page.find("```\n" + o.out + "```\n") != std::string::npos);
+}
+
+TEST_CASE("more nodes of fewer ranks are lost more often, and those of one node together") {
+  const scratch_folder folder;
+  const auto losses = [&](const std::string& nodes) {
+    const auto o = run_program(
+        {RRFP_SIM, replicated, "--losses", "100", "--nodes", nodes, "--json", folder / "o.json"});
+    INFO(o.err);
+    REQUIRE(o.code == 0);
+    return json::parse(text_of(folder / "o.json"));
+  };
+  const auto four = losses("4");  // a whole replica each
+  CHECK(four.at("slowdown").get<double>() > 1.3);
+  CHECK(four.at("slowdown").get<double>() < 1.7);
+  CHECK(four.at("rows")[0].at("losses_a_day").get<double>() == Approx(24 * .04).epsilon(.1));
+  CHECK(losses("5").at("nodes") == 5);
+  const auto one = losses("1");
+  CHECK_FALSE(one.contains("slowdown"));
+  CHECK(one.at("rows")[0].at("from_checkpoint") == 1);
+  CHECK(one.at("rows")[1].at("why_not") == "needs at least 2 nodes");
+}
+
+TEST_CASE("a job without replicas cannot go on without a node, and says so") {
+  const scratch_folder folder;
+  const auto calm = job_without_jitter(folder, "policy = \"bfw\"\n[checkpoint]\nevery = 10000\n");
+  const auto o = run_program({RRFP_SIM, calm, "--losses", "100", "--json", folder / "o.json",
+                              "--chart", folder / "o.svg"});
+  INFO(o.out << o.err);
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("reroute     needs pipeline.replicas of at least 2\n"));
+  CHECK_THAT(o.out, Contains("Most useful time: replace"));
+  const auto row = json::parse(text_of(folder / "o.json")).at("rows")[0];
+  CHECK(row.at("why_not") == "needs pipeline.replicas of at least 2");
+  CHECK_FALSE(row.contains("useful"));
+  CHECK_THAT(text_of(folder / "o.svg"), !Contains(">reroute<"));
+}
+
+TEST_CASE("--losses refuses what it cannot use") {
+  for (const auto& [arguments, why] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--losses", "100,0"}, "--losses: expected 0.001 to"},
+           {{"--losses", "-3"}, "--losses: expected 0.001 to"},
+           {{"--losses", "nan"}, "--losses: expected 0.001 to"},
+           {{"--losses", "much"}, "--losses: expected 0.001 to"},
+           {{"--losses", "100", "--nodes", "33"}, "at most as many nodes as ranks, 32, got 33"},
+           {{"--losses", "100", "--nodes", "0"}, "--nodes: expected 1 to 4096, got 0"},
+           {{"--losses", "100", "--restart-s", "-1"}, "--restart-s: expected 0 to"},
+           {{"--losses", "100", "--gaps"}, "--gaps excludes --losses"},
+           {{"--nodes", "4"}, "--nodes requires --losses"},
+           {{"--losses", "100", "--chart", "/none/o.svg"}, "--chart"}}) {
+    std::vector<std::string> command{RRFP_SIM, replicated};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    const auto o = run_program(command);
+    INFO(o.out << o.err);
+    CHECK(o.code == 2);
+    CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
+    CHECK_THAT(o.err, Contains(why));
+  }
+  const auto o = run_program({RRFP_SIM, job, "--losses", "100", "--chart", "/tmp/o.svg"});
+  CHECK(o.code == 2);
+  CHECK_THAT(o.err, Contains("--chart needs a job without [[compare]]"));
 }

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/io/html.hpp>
+#include <rrfp/io/svg.hpp>
 
 #include "../page.hpp"
 #include "charts.hpp"
@@ -12,11 +12,9 @@ namespace rrfp::experiment {
 
 namespace {
 
-using html::escaped;
-
 // In pixels.
 constexpr double figure_width = 740, names_end = 210, bars_end = 600, panel_head = 40, bar_row = 20,
-                 panel_foot = 12, figure_head = 52;
+                 panel_foot = 12;
 constexpr int figure_ticks_max = 8;
 
 /// Speed-ups from 0 to `to`, with a line at each tick.
@@ -47,20 +45,15 @@ std::string_view colour_of(std::string_view mode) {
   return mode == "blocking" ? "#8a93a3" : mode == "in-order" ? "#e39234" : "#3f7fc8";
 }
 
-std::string text_at(double x, double y, std::string_view text, std::string_view more = "") {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\"{}>{}</text>\n", x, y, more, escaped(text));
-}
-
 std::string axis_lines(const speed_axis& axis, double top, double bottom) {
   std::string out;
   for (int i = 0; i * axis.tick <= axis.to + axis.tick / 2; ++i) {
     const auto value = i * axis.tick;
     const auto at = axis.x(value);
-    out += fmt::format(
-        "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\"/>\n", at,
-        top, bottom, std::abs(value - 1) < axis.tick / 100 ? "#55606f" : "#dde2e9");
-    out += text_at(at, top - 4, fmt::format("{:g}", value),
-                   " font-size=\"10\" fill=\"#55606f\" text-anchor=\"middle\"");
+    out += svg::line(at, top, at, bottom,
+                     std::abs(value - 1) < axis.tick / 100 ? svg::soft : svg::rule);
+    out += svg::text(at, top - 4, fmt::format("{:g}", value),
+                     " font-size=\"10\" fill=\"#55606f\" text-anchor=\"middle\"");
   }
   return out;
 }
@@ -69,7 +62,7 @@ std::string run_row(const speed_axis& axis, const run_entry& run, const summary&
   const auto middle = top + bar_row / 2;
   const auto deviation = s.speed_up_deviation;
   auto out =
-      text_at(names_end - 8, middle + 4, cut(run.name), " text-anchor=\"end\"") +
+      svg::text(names_end - 8, middle + 4, cut(run.name), " text-anchor=\"end\"") +
       fmt::format(
           "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" "
           "fill=\"{}\"/>\n",
@@ -82,7 +75,7 @@ std::string run_row(const speed_axis& axis, const run_entry& run, const summary&
         axis.x(s.speed_up - deviation), axis.x(s.speed_up + deviation), middle - 3);
     value += fmt::format(" \u00b1 {:.2f}", deviation);
   }
-  return out + text_at(bars_end + 10, middle + 4, value);
+  return out + svg::text(bars_end + 10, middle + 4, value);
 }
 
 }  // namespace
@@ -91,13 +84,13 @@ std::string figure_svg(const experiment& e, const engine_outcomes& made, std::si
   const page_data x{e, made, rows_max};
   const auto axis = axis_of(x);
   std::string panels;
-  auto top = figure_head;
+  auto top = svg::heading_height;
   for (std::size_t k = 0; k < e.weathers.size(); ++k)
     for (std::size_t w = 0; w < x.workloads(); ++w) {
       const auto rows = top + panel_head;
       const auto end = rows + bar_row * static_cast<double>(e.runs.size());
-      panels += text_at(0, top + 14, e.workloads[w].name + " - weather " + e.weathers[k].name,
-                        " font-weight=\"bold\"") +
+      panels += svg::text(0, top + 14, e.workloads[w].name + " - weather " + e.weathers[k].name,
+                          " font-weight=\"bold\"") +
                 axis_lines(axis, rows, end);
       for (std::size_t r = 0; r < e.runs.size(); ++r)
         panels += run_row(axis, e.runs[r], x.at(w, k, r).aggregate,
@@ -110,13 +103,7 @@ std::string figure_svg(const experiment& e, const engine_outcomes& made, std::si
               : fmt::format(", with the standard deviation over {} seeds", e.seeds.size());
   if (x.workloads() < e.workloads.size())
     what += fmt::format("; the first {} of {} workloads", x.workloads(), e.workloads.size());
-  return fmt::format(
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1:.0f}\" "
-             "viewBox=\"-10 0 {0} {1:.0f}\" font-family=\"sans-serif\" font-size=\"12\" "
-             "fill=\"#1c2330\">\n<rect x=\"-10\" width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
-             figure_width, top) +
-         text_at(0, 16, e.name, " font-size=\"15\" font-weight=\"bold\"") +
-         text_at(0, 34, what, " fill=\"#55606f\"") + panels + "</svg>\n";
+  return svg::picture(figure_width, top, e.name, what, panels);
 }
 
 }  // namespace rrfp::experiment

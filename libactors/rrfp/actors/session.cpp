@@ -245,34 +245,14 @@ class session::impl {
     return std::min(cores, 1 + (hosted_.ranks() + ranks_a_thread - 1) / ranks_a_thread);
   }
 
-  /// Those of replicas that share one, because a node is absent.
-  std::vector<std::uint32_t> devices_of_stages() const {
-    std::vector<std::uint32_t> devices;
-    if (!cluster_ || cluster_->start.absent.empty()) return devices;
-    const auto& places = cluster_->places;
-    for (std::uint32_t d = 0; d < setup_.replicas; ++d)
-      for (std::uint32_t s = 0; s < setup_.shape.stages; ++s) {
-        auto device = d * setup_.shape.stages + s;
-        for (std::uint32_t other = 0; other < d; ++other)
-          for (std::uint32_t r = 0; r < setup_.ranks; ++r) {
-            const auto is_moved = places.is_moved(replica_id{d}, stage_id{s}, rank_id{r}) ||
-                                  places.is_moved(replica_id{other}, stage_id{s}, rank_id{r});
-            if (is_moved && places.node_of(replica_id{d}, stage_id{s}, rank_id{r}) ==
-                                places.node_of(replica_id{other}, stage_id{s}, rank_id{r}))
-              device = devices[other * setup_.shape.stages + s];
-          }
-        devices.push_back(device);
-      }
-    return devices;
-  }
-
   caf::actor spawn_job(caf::actor_system& system, const std::shared_ptr<run_context>& context,
                        std::function<void(run_result)> on_over) {
     return spawn_detached<job_actor>(
         system, job_setup{setup_.train,
                           setup_.microbatches,
                           setup_.shares,
-                          {setup_.replicas, setup_.shape.stages, devices_of_stages(),
+                          {setup_.replicas, setup_.shape.stages,
+                           cluster_ ? cluster_->places.devices() : std::vector<std::uint32_t>{},
                            setup_.measures_shares},
                           setup_.rule.make_policy,
                           setup_.lr,

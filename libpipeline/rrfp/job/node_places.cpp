@@ -74,6 +74,29 @@ node_places node_places::without(std::span<const node_id> absent) const {
   return p;
 }
 
+std::vector<std::uint32_t> node_places::devices() const {
+  std::vector<std::uint32_t> devices;
+  if (planned_.empty()) return devices;
+  const auto share = [&](replica_id a, replica_id b, stage_id stage) {
+    for (std::uint32_t r = 0; r < ranks_; ++r) {
+      const rank_id rank{r};
+      if ((is_moved(a, stage, rank) || is_moved(b, stage, rank)) &&
+          node_of(a, stage, rank) == node_of(b, stage, rank))
+        return true;
+    }
+    return false;
+  };
+  for (std::uint32_t d = 0; d < replicas_; ++d)
+    for (std::uint32_t s = 0; s < stages_; ++s) {
+      auto device = d * stages_ + s;
+      for (std::uint32_t other = 0; other < d; ++other)
+        if (share(replica_id{d}, replica_id{other}, stage_id{s}))
+          device = devices[other * stages_ + s];
+      devices.push_back(device);
+    }
+  return devices;
+}
+
 std::string node_places::describe(node_id node) const {
   std::string text;
   for (std::uint32_t r = 0; r < replicas_; ++r) {

@@ -34,6 +34,9 @@ class node_places {
     const auto i = index(replica, stage, rank);
     return !planned_.empty() && places_[i] != planned_[i];
   }
+  /// The devices of all stages, at replica * stages + stage, for share_planner_options: a rank that
+  /// has moved shares the device of the rank in another replica. Empty: all nodes are there.
+  std::vector<std::uint32_t> devices() const;
   /// For each rank of a replica, the nodes that host it in one of the replicas.
   std::vector<std::vector<node_id>> stand_ins() const;
   /// The stages of which a node hosts ranks: "stages 1, 2", "replica 1 stage 0 rank 2".

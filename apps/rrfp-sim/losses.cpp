@@ -1,0 +1,184 @@
+#include "losses.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <rrfp/core/recovery_point.hpp>
+
+#include "rerouted_steps.hpp"
+
+namespace rrfp::apps {
+
+namespace {
+
+using simulate::recovery_way;
+
+constexpr double hour = 3600;
+
+std::uint32_t nodes_of(const job::job& j, const loss_options& wanted) {
+  const auto& given = j.pipeline.nodes;
+  if (wanted.nodes != 0) return wanted.nodes;
+  return given.empty() ? j.pipeline.replicas * j.pipeline.stages * j.pipeline.tp
+                       : std::ranges::max(given) + 1;
+}
+
+/// The nodes that hold the copies of each rank; each node is a host of its own.
+std::vector<std::vector<node_id>> copies_of(const job::job& j, const plan::node_places& places) {
+  std::vector<std::string> hosts;
+  for (std::uint32_t n = 0; n < places.nodes(); ++n) hosts.push_back(std::to_string(n));
+  std::vector<std::vector<node_id>> sets;
+  for (std::uint32_t s = 0; s < j.pipeline.stages; ++s)
+    for (std::uint32_t r = 0; r < j.pipeline.tp; ++r) {
+      const auto node_of = [&](replica_id d) { return places.node_of(d, stage_id{s}, rank_id{r}); };
+      sets.push_back({node_of(replica_id{0})});
+      if (const auto buddy = buddy_of(j.pipeline.replicas, node_of, hosts))
+        sets.back().push_back(*buddy);
+    }
+  return sets;
+}
+
+std::string why_not(const job::job& j, const simulate::loss_model& m, recovery_way way) {
+  if (way == recovery_way::replace && m.nodes == 1) return "needs at least 2 nodes";
+  if (way != recovery_way::reroute) return "";
+  if (j.pipeline.replicas == 1) return "needs pipeline.replicas of at least 2";
+  if (j.dispatch.messages == job::messages_kind::blocking)
+    return "needs dispatch.messages = \"asynchronous\"";
+  return "";
+}
+
+std::string hours_text(double hours) { return fmt::format("{:g}", hours); }
+
+/// The best way at each MTBF.
+std::vector<loss_row> best_of(const loss_report& r) {
+  std::vector<loss_row> best;
+  for (const auto& row : r.rows) {
+    if (!row.why_not.empty()) continue;
+    if (best.empty() || best.back().mtbf_hours != row.mtbf_hours)
+      best.push_back(row);
+    else if (row.costs.useful > best.back().costs.useful)
+      best.back() = row;
+  }
+  return best;
+}
+
+}  // namespace
+
+result<loss_report> losses_of(const job::job& j, const loss_options& wanted, std::uint64_t steps) {
+  loss_report made{j.name, {}, {}, {}};
+  auto& m = made.model;
+  m.nodes = nodes_of(j, wanted);
+  const auto places = plan::node_places::make(j, m.nodes);
+  if (!places) return places.failure();
+  rerouted_steps times{j, *places, steps};
+  const auto step = times.seconds_without({});
+  if (!step) return step.failure();
+  m.step = *step;
+  if (m.step <= 0) return error{j.source + ": the steps take no time: [cost] is 0"};
+  m.copy_every = j.recovery.every;
+  m.checkpoint_every =
+      static_cast<double>(j.checkpoint.every != 0 ? j.checkpoint.every : j.train.steps);
+  m.checkpoint = wanted.checkpoint;
+  m.notice = j.transport.node_timeout_ms * 1e-3;
+  m.replace = wanted.replace;
+  m.repair = wanted.repair != 0 ? wanted.repair : wanted.replace;
+  m.restart = wanted.restart;
+  m.stand_ins = places->stand_ins();
+  m.copies = copies_of(j, *places);
+  m.seed = j.jitter.seed;
+  m.slowdown = [&](std::span<const node_id> absent) {
+    const auto without = times.seconds_without(absent);
+    RRFP_CHECK(without.ok(), "a job that runs with all nodes also runs without some");
+    return std::max(*without / m.step, 1.0);
+  };
+  const node_id last{m.nodes - 1};
+  const auto has_stand_ins = std::ranges::all_of(m.stand_ins, [&](const auto& set) {
+    return std::ranges::count(set, last) < std::ssize(set);
+  });
+  if (has_stand_ins && why_not(j, m, recovery_way::reroute).empty())
+    made.slowdown = m.slowdown(std::array{last});
+  auto hours = wanted.mtbf_hours;
+  std::ranges::sort(hours);
+  for (const auto h : hours)
+    for (const auto way : simulate::all_recovery_ways) {
+      m.node_mtbf = h * hour;
+      made.rows.push_back({h, way, {}, why_not(j, m, way)});
+      if (made.rows.back().why_not.empty())
+        made.rows.back().costs = simulate::costs_of_losses(m, way);
+    }
+  m.slowdown = nullptr;
+  return made;
+}
+
+std::string table_of(const loss_report& r) {
+  const auto& m = r.model;
+  auto text = fmt::format("{}: {} nodes, a step takes {:.3f} s.\n", r.job, m.nodes, m.step);
+  if (r.slowdown)
+    text += fmt::format("Without the last node a step takes {:.2f} times as long.\n", *r.slowdown);
+  text += fmt::format("{:>10}  {:<12}{:>9}{:>9}{:>14}{:>14}{:>9}\n", "MTBF h", "way", "useful %",
+                      "held s", "repeated/day", "checkpoint %", "every");
+  for (const auto& row : r.rows) {
+    text += fmt::format("{:>10}  {:<12}", hours_text(row.mtbf_hours), name(row.way));
+    const auto& c = row.costs;
+    text += row.why_not.empty()
+                ? fmt::format("{:>9.2f}{:>9.1f}{:>14.1f}{:>14.1f}{:>9.0f}\n", c.useful * 100,
+                              c.held, c.repeated_a_day, c.from_checkpoint * 100, c.checkpoint_every)
+                : row.why_not + "\n";
+  }
+  return text + sentence_of(r) + "\n";
+}
+
+std::string sentence_of(const loss_report& r) {
+  const auto best = best_of(r);
+  std::string text;
+  for (auto from = best.begin(); from != best.end();) {
+    const auto end =
+        std::find_if(from, best.end(), [&](const auto& b) { return b.way != from->way; });
+    const auto& last = *(end - 1);
+    text += fmt::format("{}{} at an MTBF of {}{} h ({:.1f}{} %)", text.empty() ? "" : ", ",
+                        name(from->way), hours_text(from->mtbf_hours),
+                        end - from == 1 ? "" : " to " + hours_text(last.mtbf_hours),
+                        from->costs.useful * 100,
+                        end - from == 1 ? "" : fmt::format(" to {:.1f}", last.costs.useful * 100));
+    from = end;
+  }
+  return "Most useful time: " + text + ".";
+}
+
+std::string json_of(const loss_report& r) {
+  using json = nlohmann::ordered_json;
+  json rows = json::array();
+  for (const auto& row : r.rows) {
+    rows.push_back({{"mtbf_h", row.mtbf_hours}, {"way", name(row.way)}});
+    const auto& c = row.costs;
+    if (row.why_not.empty())
+      rows.back().update({{"useful", c.useful},
+                          {"held_s", c.held},
+                          {"repeated_steps_a_day", c.repeated_a_day},
+                          {"losses_a_day", c.losses_a_day},
+                          {"from_checkpoint", c.from_checkpoint},
+                          {"checkpoint_every", static_cast<std::uint64_t>(c.checkpoint_every)}});
+    else
+      rows.back()["why_not"] = row.why_not;
+  }
+  const auto& m = r.model;
+  json report{{"run", r.job},
+              {"nodes", m.nodes},
+              {"step_s", m.step},
+              {"notice_s", m.notice},
+              {"rejoin_s", m.rejoin},
+              {"replace_s", m.replace},
+              {"repair_s", m.repair},
+              {"restart_s", m.restart},
+              {"checkpoint_s", m.checkpoint},
+              {"copy_every", static_cast<std::uint64_t>(m.copy_every)},
+              {"losses", m.losses},
+              {"rows", rows},
+              {"sentence", sentence_of(r)}};
+  if (r.slowdown) report["slowdown"] = *r.slowdown;
+  return report.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace rrfp::apps
