@@ -99,6 +99,16 @@ TEST_CASE("Replicas that share a device run what it can do, without measurements
   CHECK(two.plan(microbatch_counts::equal(2, 8)).are_own());
 }
 
+TEST_CASE("With few microbatches, too, a shared device gets what it can do") {
+  // Stage 3 of replicas 0 and 1 is on one device: three devices do what four did.
+  std::vector<std::uint32_t> devices(32);
+  for (std::uint32_t i = 0; i < devices.size(); ++i) devices[i] = i == 11 ? 3 : i;
+  share_planner p{{4, 8, devices}};
+  const auto made = p.plan(microbatch_counts::equal(4, 16)).shares;
+  REQUIRE(made.size() == 4);
+  CHECK(std::max({made[0] + made[1], made[2], made[3]}) == 22);
+}
+
 TEST_CASE("Losses on two stages leave the capacity of the stage that has lost most") {
   // Of three replicas, stage 0 of the first and stage 1 of the second run on the third.
   share_planner p{{3, 2, {4, 1, 2, 5, 4, 5}}};

@@ -122,9 +122,13 @@ double share_planner::step_time(const std::vector<std::uint32_t>& shares,
   for (std::uint32_t r = 0; r < options_.replicas; ++r)
     for (std::uint32_t s = 0; s < options_.stages; ++s)
       load[devices_[index(r, s)]] += shares[r] * times[index(r, s)];
-  auto end = std::ranges::max(load);
-  for (std::uint32_t r = 0; r < options_.replicas; ++r)
-    if (shares[r] > 0) end = std::max(end, own_time(r, shares[r], times));
+  double end = 0;
+  for (std::uint32_t r = 0; r < options_.replicas; ++r) {
+    if (shares[r] == 0) continue;
+    end = std::max(end, own_time(r, shares[r], times));
+    for (std::uint32_t s = 0; s < options_.stages; ++s)
+      end = std::max(end, load[devices_[index(r, s)]] + first_time(r, times) - times[index(r, s)]);
+  }
   return end;
 }
 
@@ -133,15 +137,18 @@ double share_planner::end_of(std::uint32_t replica, std::uint32_t share,
                              const std::vector<double>& times) const {
   auto end = own_time(replica, share, times);
   for (std::uint32_t s = 0; s < options_.stages; ++s)
-    end = std::max(end, load[devices_[index(replica, s)]] + times[index(replica, s)]);
+    end = std::max(end, load[devices_[index(replica, s)]] + first_time(replica, times));
   return end;
 }
 
 double share_planner::own_time(std::uint32_t replica, std::uint32_t share,
                                const std::vector<double>& times) const {
-  double first = 0;
-  for (std::uint32_t s = 0; s < options_.stages; ++s) first += times[index(replica, s)];
-  return first + (share - 1) * slowest_stage(replica, times);
+  return first_time(replica, times) + (share - 1) * slowest_stage(replica, times);
+}
+
+double share_planner::first_time(std::uint32_t replica, const std::vector<double>& times) const {
+  const auto first = times.begin() + static_cast<std::ptrdiff_t>(index(replica, 0));
+  return std::accumulate(first, first + options_.stages, 0.0);
 }
 
 double share_planner::slowest_stage(std::uint32_t replica, const std::vector<double>& times) const {

@@ -3,8 +3,8 @@
 ///
 /// A replica takes about the time that its first microbatch needs on all stages, and the time of
 /// its slowest stage for each further one. A device that hosts a stage of several replicas takes
-/// the time of all their microbatches. The microbatches are given out one by one, each to the
-/// replica that would then end first.
+/// the time of all their microbatches, and that of the other stages for one. The microbatches are
+/// given out one by one, each to the replica that would then end first.
 ///
 /// Speeds are measured: the time of a stage over the work that it did, so that much work is not
 /// taken for slowness. The time of a stage that shares its device is that of the same stage of
@@ -67,6 +67,8 @@ class share_planner {
                 const std::vector<double>& times) const;
   double own_time(std::uint32_t replica, std::uint32_t share,
                   const std::vector<double>& times) const;
+  /// Of one microbatch on all stages.
+  double first_time(std::uint32_t replica, const std::vector<double>& times) const;
   double slowest_stage(std::uint32_t replica, const std::vector<double>& times) const;
 
   const share_planner_options options_;
