@@ -173,7 +173,7 @@ void add_loss_options(CLI::App& app, options& wanted) {
   };
   add("--nodes", l.nodes, "Number of nodes; default: one for each rank", 1U, 4096U);
   add("--replace-s", l.replace,
-      "Seconds until a lost node has been replaced, from when\nits loss is noticed", 0.0,
+      "Seconds until a lost node has been replaced, from\nwhen its loss is noticed", 0.0,
       seconds_max)
       ->capture_default_str();
   add("--repair-s", l.repair,
@@ -202,9 +202,9 @@ int run(int argc, char** argv) {
   options wanted;
   app.add_option("job", wanted.job,
                  "The job, a TOML file; only [pipeline], [dispatch],\n"
-                 "[cost], [machine], [images] and [jitter] are used, with\n"
-                 "--losses also [train], [transport], [checkpoint] and\n"
-                 "[recovery]");
+                 "[cost], [machine], [images] and [jitter] are used;\n"
+                 "with --losses also [train], [transport],\n"
+                 "[checkpoint] and [recovery]");
   app.add_option("--from", wanted.traces,
                  "In place of a job: traces of a run that rrfp-report\n"
                  "reads; replays it and compares schedules")

@@ -83,7 +83,10 @@ TEST_CASE("the replacement is killed while it joins, and its replacement, too") 
   const auto before = descriptors();
   auto last = t.pid_of(1);
   for (const int ms : {0, 60, 250}) {
-    t.wait_for([&] { return t.pid_of(1) != 0 && (ms == 0 || t.pid_of(1) != last); });
+    t.wait_for([&] {
+      const auto pid = t.pid_of(1);
+      return pid != 0 && (ms == 0 || pid != last);
+    });
     std::this_thread::sleep_for(std::chrono::milliseconds{ms});
     last = t.pid_of(1);
     t.kill(1);
