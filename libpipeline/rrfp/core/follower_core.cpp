@@ -65,6 +65,7 @@ void follower_core::after(const event::opened& e) {
   address_ = e.address;
   host_ = e.host;
   since_ = heard_ = now_;
+  filter_ = {};  // another process may lead now, with another clock
   phase_ = follower_phase::handshaking;
 }
 
