@@ -145,12 +145,12 @@ namespace {
 /// Its replacement waits; a job that goes on without it saves again once the lock is free.
 result<std::unique_ptr<checkpoint::ring>> open_ring(const job::job& j, const std::string& dir,
                                                     const recovery_point& from) {
-  using checkpoint::if_locked;
-  const bool goes_on = j.recovery.without_replacement == job::loss_kind::reroute;
-  if (from.lost.empty()) return checkpoint::ring::open(dir, j.checkpoint.keep);
+  const auto keep = j.checkpoint.keep;
+  if (from.lost.empty()) return checkpoint::ring::open(dir, keep);
+  if (j.recovery.without_replacement == job::loss_kind::reroute)
+    return checkpoint::ring::open(dir, keep, {}, checkpoint::if_locked::try_later);
   const std::chrono::milliseconds hold{static_cast<std::int64_t>(j.recovery.hold_s * 1e3)};
-  return goes_on ? checkpoint::ring::open(dir, j.checkpoint.keep, {}, if_locked::try_later)
-                 : checkpoint::ring::open(dir, j.checkpoint.keep, hold);
+  return checkpoint::ring::open(dir, keep, hold);
 }
 
 }  // namespace
