@@ -120,13 +120,6 @@ process& simulation::add_process(process::identity who) {
   return *processes_.back();
 }
 
-bool simulation::has_started_after(const process& p) const {
-  const auto& hosts = w.c.hosts;
-  return std::any_of(current_.begin(), current_.end(), [&](const process* other) {
-    return other != nullptr && other->is_alive() && hosts[other->node()] == hosts[p.node()];
-  });
-}
-
 bool simulation::finds_node_0(std::uint32_t from) const {
   const auto* const p = current_[0];
   return p != nullptr && p->is_alive() && p->suspended_until() <= w.now() &&
@@ -144,6 +137,7 @@ void simulation::start(std::uint32_t node) {
   starts_[node] = false;
   if (!has_power_ || (current_[node] != nullptr && current_[node]->is_alive())) return;
   RRFP_EXPECT(++launches_ < launches_max + 4 * w.c.nodes, "nodes are started again and again");
+  set_dark(w.c.hosts[node], false);
   current_[node] = &add_process({node});
   current_[node]->begin();
 }
@@ -323,9 +317,15 @@ void simulation::replace(process& p, const fault& f) {
   });
 }
 
+void simulation::set_dark(const std::string& host, bool dark) {
+  for (std::uint32_t n = 0; n < w.c.nodes; ++n)
+    if (w.c.hosts[n] == host) paths.set_dark(n, dark);
+}
+
 void simulation::crash_host(const std::string& host) {
   for (auto& p : processes_)
     if (w.c.hosts[p->node()] == host) p->kill(true);
+  set_dark(host, true);
   // Its clock begins anew.
   for (std::uint32_t n = 0; n < w.c.nodes; ++n)
     if (w.c.hosts[n] == host) clock_ahead_[n] = w.c.skew[n] / 60 - w.now();

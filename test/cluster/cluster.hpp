@@ -50,8 +50,6 @@ class simulation {
   nanoseconds clock_of(std::uint32_t node) const;
   bool is_slow(std::uint32_t node) const { return w.now() < slow_until_[node]; }
   process& process_at(std::uint32_t id) const { return *processes_[id]; }
-  /// Another process of its machine runs.
-  bool has_started_after(const process& p) const;
   /// Whether a connection from this node finds a process of node 0 that listens.
   bool finds_node_0(std::uint32_t from) const;
 
@@ -66,6 +64,7 @@ class simulation {
   void cut(const fault& f);
   void lose_power();
   void crash_host(const std::string& host);
+  void set_dark(const std::string& host, bool dark);
   void interrupt(const fault& f);
   bool has_ended() const;
   bool may_give_up() const;

@@ -11,7 +11,11 @@ namespace rrfp::cluster {
 // ---- ways
 
 ways::ways(const world& w)
-    : world_(w), nodes_(w.c.nodes), ways_(std::size_t{nodes_} * nodes_), random_(w.c.seed, 2) {}
+    : world_(w),
+      nodes_(w.c.nodes),
+      ways_(std::size_t{nodes_} * nodes_),
+      dark_(nodes_),
+      random_(w.c.seed, 2) {}
 
 void ways::cut(std::uint32_t from, std::uint32_t to, nanoseconds until) {
   at(from, to).cut_until = std::max(at(from, to).cut_until, until);
@@ -139,7 +143,7 @@ void rendezvous::connect(std::uint32_t from, connected done) {
     return;
   }
   world_.call(back - world_.now() + ways_.draw_delay(from, node_), [this, from, done] {
-    if (!on_connection_ && !stays_open_) return done(nullptr, !is_dark_);
+    if (!on_connection_ && !stays_open_) return done(nullptr, !ways_.is_dark(node_));
     auto made = std::make_shared<control_connection>(world_, ways_, from, node_);
     backlog_.push_back(made);
     if (on_connection_) on_connection_();

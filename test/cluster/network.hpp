@@ -26,6 +26,9 @@ class ways {
   /// When what is sent now leaves; later than now while the way is cut.
   nanoseconds opens(std::uint32_t from, std::uint32_t to) const;
   nanoseconds draw_delay(std::uint32_t from, std::uint32_t to);
+  /// The machine of the node is down, or up again: what is sent there has no answer.
+  void set_dark(std::uint32_t node, bool dark) { dark_[node] = dark; }
+  bool is_dark(std::uint32_t node) const { return dark_[node]; }
 
  private:
   struct way {
@@ -38,6 +41,7 @@ class ways {
   const world& world_;
   const std::uint32_t nodes_;
   std::vector<way> ways_;
+  std::vector<bool> dark_;  ///< by node
   random_source random_;
 };
 
@@ -118,11 +122,10 @@ class rendezvous {
   /// The next connection that waits, if any.
   std::shared_ptr<control_connection> accept();
 
-  /// Null: nobody listens, which the other machine refuses, or the way is cut for too long.
+  /// Null: nobody listens, which the other machine refuses if it is up, or the way is cut for too
+  /// long.
   using connected = std::function<void(std::shared_ptr<control_connection>, bool is_refused)>;
   void connect(std::uint32_t from, connected done);
-  /// The machine is gone, or there again.
-  void set_dark(bool dark) { is_dark_ = dark; }
   /// Whether what is sent there is answered within `limit`.
   bool is_reached(std::uint32_t from, nanoseconds limit) const;
 
@@ -131,7 +134,6 @@ class rendezvous {
   ways& ways_;
   const std::uint32_t node_;
   const bool stays_open_;
-  bool is_dark_ = false;
   std::function<void()> on_connection_;
   std::deque<std::shared_ptr<control_connection>> backlog_;
 };

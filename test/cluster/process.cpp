@@ -116,15 +116,13 @@ void process::rest_life_line() {
 bool process::is_seen_gone(std::uint32_t from, nanoseconds limit) const {
   if (!life_line_.is_reached(from, limit)) return false;
   if (is_alive()) return suspended_until_ - w().now() > limit;
-  return !is_dark_ || sim_.has_started_after(*this);
+  return !sim_.paths.is_dark(node());
 }
 
 void process::kill(bool silently) {
   if (!is_alive()) return;
   note("is killed");
   was_killed_ = true;
-  is_dark_ = silently;
-  life_line_.set_dark(silently);
   *lives_ = false;
   life_line_.stop_listening();
   if (session_) session_->vanish();

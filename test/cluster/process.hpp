@@ -160,7 +160,6 @@ class process {
   std::optional<int> code_;
   std::optional<int> code_when_left_;
   bool was_killed_ = false;
-  bool is_dark_ = false;  ///< its machine is gone, too
   std::string last_words_;
 
   std::unique_ptr<member> member_;
