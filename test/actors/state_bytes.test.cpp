@@ -3,6 +3,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include <catch2/catch.hpp>
 
@@ -26,6 +27,13 @@ tensor_buffer buffer_of(dtype type, std::vector<std::int64_t> sizes, const std::
   auto b = make_host_buffer(type, std::move(sizes));
   if (b.bytes() > 0) std::memcpy(b.data, values.data(), b.bytes());
   return b;
+}
+
+tensor_buffer bytes_of_state(state tensors,
+                             const std::function<tensor_buffer(std::int64_t)>& make_room) {
+  state_copy copy{std::move(tensors), make_room};
+  copy.finish();
+  return copy.bytes();
 }
 
 bool same_bytes(const tensor_buffer& a, const tensor_buffer& b) {
@@ -84,6 +92,25 @@ TEST_CASE("equal states have equal bytes, whatever was in the memory before") {
   const auto a = bytes_of_state(some_state(), room);
   const auto b = bytes_of_state(some_state(), [](auto n) { return filled(n, 0); });
   CHECK(same_bytes(a, b));
+}
+
+TEST_CASE("several threads copy a state, and each returns when all of it is copied") {
+  std::vector<std::int32_t> values(3 << 20);
+  std::iota(values.begin(), values.end(), 0);
+  const state large{{"a", buffer_of(dtype::int32, {3 << 20}, values)},
+                    {"b", buffer_of(dtype::int32, {3, 1 << 20}, values)}};
+  state_copy copy{large, room};
+  std::atomic<int> right = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&] {
+      copy.finish();
+      const auto after = state_of_bytes(copy.bytes());
+      right += after && same_bytes((*after)[0].value, large[0].value) &&
+               same_bytes((*after)[1].value, large[1].value);
+    });
+  for (auto& t : threads) t.join();
+  CHECK(right == 4);
 }
 
 TEST_CASE("a state without tensors is bytes, too") {

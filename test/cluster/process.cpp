@@ -242,6 +242,7 @@ void process::try_to_join(nanoseconds limit) {
 /// Others have told it that the job is over; node 0 tells it to those that come.
 void process::end_told() {
   note("is told that the job is over");
+  sim_.checks.on_outputs_known();
   card_.lost.clear();
   if (!leads()) return end_membership(exit_done);
   code_when_left_ = exit_done;

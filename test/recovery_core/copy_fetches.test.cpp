@@ -38,16 +38,18 @@ TEST_CASE("a copy is fetched in pieces, a few ahead, until it is whole") {
   CHECK(of(fetches.next(first)) == pieces{{20, 10}});
   CHECK(fetches.arrived(first, 10, 10) == verdict::fits);
   CHECK(of(fetches.next(first)) == pieces{{30, 5}});
-  CHECK(fetches.arrived(first, 20, 10) == verdict::fits);
+  // The last piece is small, and overtakes the one before.
+  CHECK(fetches.arrived(first, 30, 5) == verdict::fits);
   CHECK(of(fetches.next(first)).empty());
-  CHECK(fetches.arrived(first, 30, 5) == verdict::last);
+  CHECK(fetches.arrived(first, 20, 10) == verdict::last);
   CHECK_FALSE(fetches.is_under_way(first));
   CHECK(fetches.arrived(first, 30, 5) == verdict::unknown);
   CHECK(of(fetches.next(first)).empty());
 }
 
-TEST_CASE("a piece that is empty, out of turn or too long ends its fetch, and no other") {
-  const auto wrong = GENERATE(piece{0, 0}, piece{10, 10}, piece{0, 26});
+TEST_CASE(
+    "a piece that is empty, was not asked for or has another size ends its fetch, and no other") {
+  const auto wrong = GENERATE(piece{0, 0}, piece{10, 10}, piece{0, 26}, piece{5, 10}, piece{0, 9});
   copy_fetches fetches{{.piece_bytes = 10, .pieces_ahead = 1}};
   fetches.begin(first, node_id{3}, 25);
   fetches.begin(second, node_id{3}, 5);
@@ -56,6 +58,19 @@ TEST_CASE("a piece that is empty, out of turn or too long ends its fetch, and no
   CHECK(fetches.arrived(second, 0, 5) == verdict::last);
   // The copy may be fetched again, from its start.
   CHECK(of(fetches.begin(first, node_id{3}, 25)) == pieces{{0, 10}});
+}
+
+TEST_CASE("a piece that arrives again ends its fetch") {
+  copy_fetches fetches{{.piece_bytes = 10, .pieces_ahead = 2}};
+  fetches.begin(first, node_id{3}, 25);
+  CHECK(fetches.arrived(first, 10, 10) == verdict::fits);
+  CHECK(fetches.arrived(first, 10, 10) == verdict::missing);
+}
+
+TEST_CASE("pieces are numbered from 0") {
+  const copy_fetches fetches{{.piece_bytes = 10, .pieces_ahead = 1}};
+  CHECK(fetches.number_of(20) == 2);
+  CHECK(fetches.offset_of(2) == 20);
 }
 
 TEST_CASE("a node sends pieces of the copies that it holds, and no longer ones") {

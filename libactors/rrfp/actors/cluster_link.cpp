@@ -139,6 +139,7 @@ result<std::unique_ptr<ucx_transport>> open_wire(const cluster& c, const hosted_
 }
 
 void set_routes(ucx_transport& wire, const plan::node_places& places, const session_setup& setup) {
+  for (std::uint32_t n = 0; n < places.nodes(); ++n) wire.route(copies_at(node_id{n}), node_id{n});
   for (std::uint32_t d = 0; d < setup.replicas; ++d)
     for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
       for (std::uint32_t r = 0; r < setup.ranks; ++r)

@@ -47,13 +47,9 @@ class session::impl {
     }
     const auto context = make_context(link.get(), opened_.start);
     begin_counting();
-    std::unique_ptr<work_queue> copier;
-    if (link && setup_.recovery) {
-      copier = std::make_unique<compute_thread>("recovery");
-      context->copier = copier.get();
+    if (link && setup_.recovery)
       context->copies = std::make_shared<copy_exchange>(
-          *setup_.recovery, context->actors, cluster_->members->node(), std::move(opened_.buddies));
-    }
+          *setup_.recovery, *context, cluster_->members->node(), std::move(opened_.buddies));
     std::unique_ptr<work_queue> saver;
     if (setup_.checkpoint) {
       saver = std::make_unique<compute_thread>("checkpoint");
@@ -76,7 +72,7 @@ class session::impl {
     system.await_all_actors_done();
     // All wait for running work, which refers to actors; that of a device may copy its state.
     hosted_.release_devices();
-    copier.reset();
+    context->copies.reset();
     saver.reset();
     return result;
   }
@@ -210,6 +206,10 @@ class session::impl {
     if (setup_.wrap_transport) wire = setup_.wrap_transport(std::move(wire));
     if (wire == nullptr) return error{"wrap_transport returned null", error_kind::failed};
     context.wire = with_delays(setup_.delays, setup_.shape, std::move(wire));
+    if (context.copies)
+      context.wire->bind(copies_at(node()), [copies = context.copies.get()](message m) {
+        copies->on_piece(std::move(m));
+      });
     if (link != nullptr) counters_->transport.set([link] { return link->count(); });
     if (!setup_.blocking_messages) return success();
     auto synchronous = std::make_unique<synchronous_transport>(std::move(context.wire));

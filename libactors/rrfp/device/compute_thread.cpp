@@ -2,13 +2,14 @@
 
 #include <pthread.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 
 #include <rrfp/transport/pause.hpp>
 
 namespace rrfp::actors {
 
-compute_thread::compute_thread(std::string name, std::chrono::microseconds spin)
-    : name_(std::move(name)), spin_(spin), thread_([this] { run(); }) {}
+compute_thread::compute_thread(std::string name, std::chrono::microseconds spin, int nice)
+    : name_(std::move(name)), spin_(spin), nice_(nice), thread_([this] { run(); }) {}
 
 compute_thread::~compute_thread() {
   stop();
@@ -50,7 +51,8 @@ void compute_thread::stop() {
 
 void compute_thread::run() {
   pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
-  prctl(PR_SET_TIMERSLACK, 1UL);  // for injected delays; the default is 50 us
+  prctl(PR_SET_TIMERSLACK, 1UL);                        // for injected delays; the default is 50 us
+  if (nice_ != 0) setpriority(PRIO_PROCESS, 0, nice_);  // of this thread
   std::unique_lock lock{mutex_};
   for (;;) {
     spin_for_work(lock);

@@ -16,8 +16,8 @@ namespace rrfp::actors {
 
 class compute_thread final : public device {
  public:
-  /// An idle thread polls its queue for `spin` before it sleeps.
-  explicit compute_thread(std::string name, std::chrono::microseconds spin = {});
+  /// An idle thread polls its queue for `spin` before it sleeps. `nice`: as of setpriority(2).
+  explicit compute_thread(std::string name, std::chrono::microseconds spin = {}, int nice = 0);
   ~compute_thread() override;
 
   void post(std::function<void()> work) override;
@@ -34,6 +34,7 @@ class compute_thread final : public device {
 
   const std::string name_;
   const std::chrono::microseconds spin_;
+  const int nice_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> work_;

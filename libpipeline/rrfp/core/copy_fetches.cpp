@@ -1,14 +1,12 @@
 #include <rrfp/core/copy_fetches.hpp>
 
-#include <algorithm>
-
 #include <rrfp/base/check.hpp>
 
 namespace rrfp {
 
 std::vector<copy_fetches::request> copy_fetches::begin(const copy_key& what, node_id from,
                                                        std::uint64_t bytes) {
-  const auto [_, is_new] = fetches_.try_emplace(what, fetch{from, bytes});
+  const auto [_, is_new] = fetches_.try_emplace(what, fetch{from, bytes, 0, {}});
   RRFP_CHECK(is_new, "a copy is fetched once at a time");
   return next(what);
 }
@@ -18,9 +16,10 @@ std::vector<copy_fetches::request> copy_fetches::next(const copy_key& what) {
   const auto found = fetches_.find(what);
   if (found == fetches_.end()) return requests;
   auto& f = found->second;
-  while (f.asked < f.bytes && f.asked - f.arrived < limits_.pieces_ahead * limits_.piece_bytes) {
-    const auto size = std::min(limits_.piece_bytes, f.bytes - f.asked);
+  while (f.asked < f.bytes && f.waits_for.size() < limits_.pieces_ahead) {
+    const auto size = size_at(f, f.asked);
     requests.push_back({f.from, what, f.asked, size});
+    f.waits_for.insert(f.asked);
     f.asked += size;
   }
   return requests;
@@ -31,9 +30,8 @@ copy_fetches::verdict copy_fetches::arrived(const copy_key& what, std::uint64_t 
   const auto found = fetches_.find(what);
   if (found == fetches_.end()) return verdict::unknown;
   auto& f = found->second;
-  const bool fits = size > 0 && offset == f.arrived && size <= f.bytes - f.arrived;
-  if (fits) f.arrived += size;
-  if (fits && f.arrived < f.bytes) return verdict::fits;
+  const bool fits = f.waits_for.erase(offset) == 1 && size == size_at(f, offset);
+  if (fits && (f.asked < f.bytes || !f.waits_for.empty())) return verdict::fits;
   fetches_.erase(found);
   return fits ? verdict::last : verdict::missing;
 }

@@ -28,12 +28,17 @@ enum class payload : std::uint8_t {
   gradient_received,
   // Gradients of parameters:
   opened_sum,  ///< a sum that another replica goes on with (microbatch_shares)
+  /// Bytes of the copy of the state of rank `from`, for recovery; `mb` is the number of the piece.
+  copy_piece,
 };
 
 /// Whether it is the input of a task.
 constexpr bool is_input(payload kind) {
   return kind == payload::activation || kind == payload::gradient;
 }
+
+/// Where a node receives pieces of copies; no rank has this address.
+constexpr rank_address copies_at(node_id node) { return {stage_id{~0U}, rank_id{node.value()}}; }
 
 struct message_header {
   payload kind = payload::activation;

@@ -1,7 +1,7 @@
 /// The messages between actors. Each message is a struct type.
 ///
 ///   job -> node                 step_over, keep_copies, write_report, job_ended
-///   node -> node                copy_offered, fetch_copy, copy_piece
+///   node -> node                copy_offered, fetch_copy
 ///   node -> stage -> node       report_state, state_reported
 ///   job -> stage                restore_state, begin_step, apply_update, take_snapshot,
 ///                               copy_state, report_weights, report_progress
@@ -173,17 +173,12 @@ struct copy_offered {
   std::uint64_t xxh64 = 0;
   std::uint64_t complete = 0;
 };
+/// Answered with a payload::copy_piece; without bytes: the copy is not here.
 struct fetch_copy {
   copy_key what;
   node_id to;
   std::int64_t offset = 0;
   std::int64_t size = 0;
-};
-/// Without bytes: the copy is not here.
-struct copy_piece {
-  copy_key what;
-  std::int64_t offset = 0;
-  std::string bytes;
 };
 /// Pieces of copies arrive on a node, which takes its time: the job does not hang.
 struct copies_arrive {};
@@ -301,7 +296,6 @@ auto fields(auto f, copy_state& x) { return f(x.step, x.complete); }
 auto fields(auto f, copy_held& x) { return f(x.step, x.failure); }
 auto fields(auto f, copy_offered& x) { return f(x.what, x.from, x.bytes, x.xxh64, x.complete); }
 auto fields(auto f, fetch_copy& x) { return f(x.what, x.to, x.offset, x.size); }
-auto fields(auto f, copy_piece& x) { return f(x.what, x.offset, x.bytes); }
 auto fields(auto f, copies_arrive&) { return f(); }
 auto fields(auto f, keep_copies& x) { return f(x.record); }
 auto fields(auto f, report_weights&) { return f(); }
@@ -323,7 +317,7 @@ auto fields(auto f, job_ended& x) {
   X(restore_state) X(state_restored) X(begin_step) X(arrived) X(run_launch) X(launch_done) \
   X(end_step) X(rank_step_ended) X(stage_step_ended) X(apply_update) X(update_applied)     \
   X(step_over) X(take_snapshot) X(snapshot_taken) X(snapshot_written) X(copy_state)        \
-  X(copy_held) X(copy_offered) X(fetch_copy) X(copy_piece) X(copies_arrive) X(keep_copies) \
+  X(copy_held) X(copy_offered) X(fetch_copy) X(copies_arrive) X(keep_copies) \
   X(report_weights) X(stage_weights)                                                       \
   X(report_progress) X(stage_progress) X(report_requested) X(write_report) X(failed)       \
   X(interrupted) X(drain_asked) X(job_ended)

@@ -53,7 +53,6 @@ struct run_context {
   std::string checkpoint_dir;                  ///< where checkpoints are saved
   work_queue* saver = nullptr;                 ///< writes checkpoints; null: none are made
   std::shared_ptr<copy_exchange> copies;       ///< for recovery; null: none are made
-  work_queue* copier = nullptr;                ///< makes them
   std::function<void(step_id)> on_step_begun;  ///< called by every stage; may be empty
   /// Called on nodes other than node 0; may be empty.
   std::function<void(const step_summary&)> on_step;

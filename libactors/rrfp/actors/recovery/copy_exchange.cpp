@@ -1,12 +1,11 @@
 #include "copy_exchange.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "state_bytes.hpp"
+#include <rrfp/checkpoint/checksum.hpp>
 
 namespace rrfp::actors {
 
@@ -17,38 +16,51 @@ std::string name_of(const copy_key& what) {
                      what.rank.value(), what.step);
 }
 
-std::span<const std::byte> bytes_in(const tensor_buffer& b, std::int64_t offset,
-                                    std::int64_t size) {
-  return b.content().subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(size));
+std::uint64_t hash_of(const tensor_buffer& bytes) {
+  checkpoint::checksum sum;
+  sum.add(bytes.content());
+  return sum.value();
 }
+
+/// The least that a thread can have.
+constexpr int lowest_priority = 19;
+
+constexpr std::chrono::milliseconds arrivals_told_every{500};
 
 }  // namespace
 
-copy_exchange::copy_exchange(recovery_setup setup, const directory& actors, node_id here,
+copy_exchange::copy_exchange(recovery_setup setup, run_context& context, node_id here,
                              std::map<std::pair<stage_id, rank_id>, node_id> buddies)
-    : setup_(std::move(setup)), actors_(actors), here_(here), buddies_(std::move(buddies)) {
+    : setup_(std::move(setup)),
+      context_(context),
+      here_(here),
+      buddies_(std::move(buddies)),
+      worker_("recovery", {}, lowest_priority) {
   // The nodes that hold it may be lost next.
   if (setup_.from.has_copies()) setup_.copies->keep(setup_.from.record);
 }
 
-result<tensor_buffer> copy_exchange::copy(const copy_key& what,
-                                          std::span<const compute::named_buffer> state) {
+std::shared_ptr<state_copy> copy_exchange::begin_copy(const copy_key& what, std::uint64_t complete,
+                                                      std::vector<compute::named_buffer> state) {
   try {
-    return bytes_of_state(
-        state, [&](std::int64_t bytes) { return setup_.copies->make_room(what, bytes); });
+    auto copy = std::make_shared<state_copy>(std::move(state), [&](std::int64_t bytes) {
+      return setup_.copies->make_room(what, bytes);
+    });
+    worker_.post([this, what, complete, copy] {
+      copy->finish();
+      hold(what, complete, copy->bytes());
+    });
+    return copy;
   } catch (const std::exception& e) {
-    return error{e.what(), error_kind::failed};
+    report(what, fmt::format("{}: {}", name_of(what), e.what()));
+    return nullptr;
   }
 }
 
-void copy_exchange::hold(const copy_key& what, std::uint64_t complete,
-                         result<tensor_buffer> copied) {
-  if (!copied) return report(what, fmt::format("{}: {}", name_of(what), copied.message()));
-  const auto bytes = copied->elements();
-  checkpoint::checksum sum;
-  sum.add(bytes_in(*copied, 0, bytes));
-  const copy_offered offer{what, here_, bytes, sum.value(), complete};
-  setup_.copies->put(what, {*std::move(copied), sum.value()}, complete);
+void copy_exchange::hold(const copy_key& what, std::uint64_t complete, tensor_buffer bytes) {
+  const auto xxh64 = hash_of(bytes);
+  const copy_offered offer{what, here_, bytes.elements(), xxh64, complete};
+  setup_.copies->put(what, {std::move(bytes), xxh64}, complete);
   const auto buddy = buddies_.find({what.stage, what.rank});
   if (buddy == buddies_.end()) return report(what, {});
   const std::lock_guard lock{mutex_};
@@ -104,38 +116,66 @@ void copy_exchange::ask(const std::vector<copy_fetches::request>& requests) {
 }
 
 void copy_exchange::on(const fetch_copy& m) {
-  copy_piece piece{m.what, m.offset, {}};
   const auto found = setup_.copies->find(m.what);
-  if (found && core_.may_send(found->bytes.bytes(), static_cast<std::uint64_t>(m.offset),
-                              static_cast<std::uint64_t>(m.size))) {
-    const auto bytes = bytes_in(found->bytes, m.offset, m.size);
-    piece.bytes.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  auto piece = found ? found->bytes : make_host_buffer(dtype::uint8, {0});
+  const auto offset = static_cast<std::uint64_t>(m.offset);
+  const auto size = static_cast<std::uint64_t>(m.size);
+  if (found && core_.may_send(piece.bytes(), offset, size)) {
+    piece.data = static_cast<std::byte*>(piece.data) + offset;
+    piece.sizes = {m.size};
+  } else {
+    piece.sizes = {0};
   }
+  const message_header header{
+      payload::copy_piece,         step_id{m.what.step}, microbatch_id{core_.number_of(offset)}, {},
+      {m.what.stage, m.what.rank}, copies_at(m.to)};
   const std::lock_guard lock{mutex_};
-  send(m.to, std::move(piece));
+  if (!closed_) context_.wire->send({header, std::move(piece)});
 }
 
-void copy_exchange::on(const copy_piece& m) {
+void copy_exchange::on_piece(message m) {
+  worker_.post([this, m = std::move(m)] {
+    note_arrival();
+    take(m);
+  });
+}
+
+void copy_exchange::note_arrival() {
+  context_.note_progress();
+  const auto now = std::chrono::steady_clock::now();
+  const std::lock_guard lock{mutex_};
+  if (closed_ || now < tells_arrivals_at_) return;
+  tells_arrivals_at_ = now + arrivals_told_every;
+  post(context_.actors.find({actor_kind::job}), copies_arrive{});
+}
+
+void copy_exchange::take(const message& m) {
   using verdict = copy_fetches::verdict;
+  const auto& h = m.header;
+  const copy_key what{h.step.value(), h.from.stage, h.from.rank};
+  const auto offset = core_.offset_of(h.mb.value());
+  const auto bytes = m.tensor.content();
   std::unique_lock lock{mutex_};
   if (closed_) return;
-  const auto outcome = core_.arrived(m.what, static_cast<std::uint64_t>(m.offset), m.bytes.size());
+  const auto outcome = core_.arrived(what, offset, bytes.size());
   if (outcome == verdict::unknown) return;
-  auto& f = fetches_.at(m.what);
-  if (outcome != verdict::missing) {
-    std::memcpy(f.bytes.content().data() + m.offset, m.bytes.data(), m.bytes.size());
-    f.sum.add(bytes_in(f.bytes, m.offset, static_cast<std::int64_t>(m.bytes.size())));
-  }
-  if (outcome == verdict::fits) return ask(core_.next(m.what));
-  const bool is_whole = outcome == verdict::last && f.sum.value() == f.xxh64;
-  const bool has_come = outcome == verdict::last;
+  auto room = fetches_.at(what).bytes;
+  const auto xxh64 = fetches_.at(what).xxh64;
   lock.unlock();
-  end_fetch(m.what,
-            is_whole ? std::nullopt
-                     : std::optional{error{fmt::format("{} was not received: {}", name_of(m.what),
-                                                       has_come ? "its checksum is wrong"
-                                                                : "its node has dropped it"),
-                                           error_kind::failed}});
+  if (outcome != verdict::missing)
+    std::memcpy(room.content().data() + offset, bytes.data(), bytes.size());
+  if (outcome == verdict::fits) {
+    lock.lock();
+    return ask(core_.next(what));
+  }
+  const bool has_come = outcome == verdict::last;
+  const bool is_whole = has_come && hash_of(room) == xxh64;
+  end_fetch(what, is_whole
+                      ? std::nullopt
+                      : std::optional{error{fmt::format("{} was not received: {}", name_of(what),
+                                                        has_come ? "its checksum is wrong"
+                                                                 : "its node has dropped it"),
+                                            error_kind::failed}});
 }
 
 void copy_exchange::end_fetch(const copy_key& what, std::optional<error> failed) {
@@ -160,13 +200,13 @@ void copy_exchange::close() {
 
 template <class Message>
 void copy_exchange::send(node_id to, Message m) {
-  if (!closed_) post(actors_.node(to), std::move(m));
+  if (!closed_) post(context_.actors.node(to), std::move(m));
 }
 
 void copy_exchange::report(const copy_key& what, std::string failure) {
   const std::lock_guard lock{mutex_};
   if (closed_) return;
-  post(actors_.find({actor_kind::job}), copy_held{what.step, std::move(failure)});
+  post(context_.actors.find({actor_kind::job}), copy_held{what.step, std::move(failure)});
 }
 
 }  // namespace rrfp::actors

@@ -18,6 +18,8 @@ namespace {
 
 /// The alignment of the data of each tensor, which suits any element type.
 constexpr std::int64_t alignment = 64;
+/// A thread of low priority may take its time for a part.
+constexpr std::size_t part_bytes = 256 << 10;
 
 std::int64_t aligned(std::int64_t at) { return (at + alignment - 1) / alignment * alignment; }
 
@@ -57,31 +59,43 @@ std::optional<std::int64_t> size_of(const entry& e) {
 
 }  // namespace
 
-tensor_buffer bytes_of_state(std::span<const compute::named_buffer> tensors,
-                             const std::function<tensor_buffer(std::int64_t)>& make_room) {
-  const auto header = header_of(tensors);
+state_copy::state_copy(std::vector<compute::named_buffer> tensors,
+                       const std::function<tensor_buffer(std::int64_t)>& make_room)
+    : tensors_(std::move(tensors)) {
+  const auto header = header_of(tensors_);
   const auto header_bytes = static_cast<std::int64_t>(header.size());
   const auto prefix = static_cast<std::int64_t>(sizeof header_bytes);
   auto total = aligned(prefix + header_bytes);
-  for (const auto& t : tensors) total = aligned(total + static_cast<std::int64_t>(t.value.bytes()));
-  auto made = make_room(total);
-  auto* const begin = made.content().data();
-  // Padding is zero, so that equal states have equal bytes.
-  std::int64_t at = 0;
-  const auto append = [&](const void* data, std::int64_t bytes, bool pads) {
-    if (bytes > 0) std::memcpy(begin + at, data, static_cast<std::size_t>(bytes));
-    at += bytes;
-    if (!pads) return;
+  for (const auto& t : tensors_)
+    total = aligned(total + static_cast<std::int64_t>(t.value.bytes()));
+  bytes_ = make_room(total);
+  auto* const begin = bytes_.content().data();
+  std::memcpy(begin, &header_bytes, sizeof header_bytes);
+  std::memcpy(begin + prefix, header.data(), header.size());
+  auto at = prefix + header_bytes;
+  const auto pad = [&] {
     std::memset(begin + at, 0, static_cast<std::size_t>(aligned(at) - at));
     at = aligned(at);
   };
-  append(&header_bytes, prefix, false);
-  append(header.data(), header_bytes, true);
-  for (const auto& t : tensors) {
-    const auto bytes = t.value.content();
-    append(bytes.data(), static_cast<std::int64_t>(bytes.size()), true);
+  pad();
+  for (const auto& t : tensors_) {
+    auto rest = t.value.content();
+    while (!rest.empty()) {
+      const auto bytes = std::min(rest.size(), part_bytes);
+      parts_.push_back({rest.data(), begin + at, bytes});
+      rest = rest.subspan(bytes);
+      at += static_cast<std::int64_t>(bytes);
+    }
+    pad();
   }
-  return made;
+}
+
+void state_copy::finish() {
+  for (std::size_t i; (i = begun_++) < parts_.size();) {
+    std::memcpy(parts_[i].to, parts_[i].from, parts_[i].bytes);
+    if (++ended_ == parts_.size()) ended_.notify_all();
+  }
+  for (auto n = ended_.load(); n < parts_.size(); n = ended_.load()) ended_.wait(n);
 }
 
 result<std::vector<compute::named_buffer>> state_of_bytes(const tensor_buffer& bytes) {

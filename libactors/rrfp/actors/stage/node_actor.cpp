@@ -12,7 +12,6 @@ namespace {
 
 /// How long the job may take to answer a request: it asks all stages first.
 constexpr std::chrono::milliseconds job_answer_time{2500};
-constexpr std::chrono::milliseconds copies_told_every{500};
 /// How long the stages of a node may take to report what they wait for.
 constexpr std::chrono::milliseconds stage_answer_time{500};
 
@@ -74,10 +73,6 @@ caf::behavior node_actor::make_behavior() {
       },
       [this](const copy_offered& m) { with_copies(m); },
       [this](const fetch_copy& m) { with_copies(m); },
-      [this](const copy_piece& m) {
-        note_copies();
-        with_copies(m);
-      },
       [this](const keep_copies& m) { with_copies(m); },
       [this](const report_requested& m) { request_report(m); },
       [this](const write_report& m) { begin_report(m); },
@@ -125,15 +120,6 @@ void node_actor::finish_report() {
                                 fmt::format("stage {}: does not answer\n", s.number.value()));
   if (context_->on_report)
     context_->on_report(node_report(*context_, finished.request, finished.stages));
-}
-
-/// A large state takes longer to arrive than a run may be silent.
-void node_actor::note_copies() {
-  context_->note_progress();
-  const auto now = std::chrono::steady_clock::now();
-  if (now < tells_copies_at_) return;
-  tells_copies_at_ = now + copies_told_every;
-  post(job_, copies_arrive{});
 }
 
 template <class Message>

@@ -52,7 +52,6 @@ class node_actor : public actor_base {
 
  private:
   void end(const job_ended& m);
-  void note_copies();
   template <class Message>
   void with_copies(const Message& m);
   void request_report(const report_requested& m);
@@ -73,7 +72,6 @@ class node_actor : public actor_base {
     std::map<std::pair<replica_id, stage_id>, std::string> stages;
   };
   std::optional<report> report_;
-  std::chrono::steady_clock::time_point tells_copies_at_{};
   /// Reports begun so far.
   std::uint64_t reports_ = 0;
 };

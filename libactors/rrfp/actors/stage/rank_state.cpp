@@ -47,17 +47,9 @@ void tp_rank::on_take_snapshot(const take_snapshot& m) {
 void tp_rank::on_copy_state(const copy_state& m) {
   on_device(setup_, [m, rank = setup_] {
     // The copy is made while the next step runs: it changes the state at its end.
-    auto state =
-        rank->compute->snapshot(compute::tied_copies::included, compute::snapshot_memory::shared);
-    const auto copied = std::make_shared<std::promise<void>>();
-    *rank->copying = copied->get_future();
-    rank->context->copier->post([m, rank, copied, state = std::move(state)] {
-      auto& copies = *rank->context->copies;
-      const copy_key what{m.step, rank->address.stage, rank->address.rank};
-      auto copy = copies.copy(what, state);
-      copied->set_value();
-      copies.hold(what, m.complete, std::move(copy));
-    });
+    *rank->copying = rank->context->copies->begin_copy(
+        {m.step, rank->address.stage, rank->address.rank}, m.complete,
+        rank->compute->snapshot(compute::tied_copies::included, compute::snapshot_memory::shared));
   });
 }
 

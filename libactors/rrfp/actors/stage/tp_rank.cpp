@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/actors/recovery/state_bytes.hpp>
 #include <rrfp/base/check.hpp>
 #include <rrfp/device/collective_group.hpp>
 
@@ -162,7 +163,7 @@ caf::behavior tp_rank::make_behavior() {
       [this](const end_step& m) { end(m.step); },
       [this](const apply_update& m) {
         on_device(setup_, [m, rank = setup_] {
-          if (rank->copying->valid()) rank->copying->wait();
+          if (const auto copying = std::exchange(*rank->copying, nullptr)) copying->finish();
           rank->compute->apply(m.scale, m.lr);
           post(rank->supervisor, update_applied{m.step});
         });

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <functional>
-#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +21,8 @@
 namespace rrfp::actors {
 
 /// The parameters of a rank.
+class state_copy;
+
 struct rank_parts {
   rank_address address;
   /// The stage that holds the other side of a tied parameter; its own stage if there is none.
@@ -46,8 +47,9 @@ struct tp_rank_setup : rank_parts {
   std::shared_ptr<run_context> context;
   /// A failure was reported; nothing more is run.
   std::shared_ptr<std::atomic<bool>> has_failed = std::make_shared<std::atomic<bool>>(false);
-  /// Used by the device's thread: until it is ready, the state is being copied and must not change.
-  std::shared_ptr<std::future<void>> copying = std::make_shared<std::future<void>>();
+  /// Used by the device's thread: the state must not change before it is finished. May hold null.
+  std::shared_ptr<std::shared_ptr<state_copy>> copying =
+      std::make_shared<std::shared_ptr<state_copy>>();
 };
 
 class tp_rank : public actor_base, public runs_anywhere {

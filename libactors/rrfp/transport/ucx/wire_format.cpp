@@ -176,9 +176,9 @@ result<tensor_header> decode_tensor_header(std::span<const std::byte> bytes) {
   h.message.from = r.get_address();
   h.message.to = r.get_address();
   const auto what = r.get<std::uint8_t>();
-  if (what > static_cast<std::uint8_t>(payload::opened_sum))
+  if (what > static_cast<std::uint8_t>(payload::copy_piece))
     return expected("unknown payload kind (highest known)",
-                    static_cast<std::uint8_t>(payload::opened_sum), what);
+                    static_cast<std::uint8_t>(payload::copy_piece), what);
   h.message.kind = static_cast<payload>(what);
   h.type = r.get<dtype>();
   if (item_bytes(h.type) == 0)
