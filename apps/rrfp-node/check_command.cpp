@@ -51,7 +51,7 @@ double bytes_of_copies(const job::job& j, const pipeline_shape& shape,
       const auto node_of = [&](replica_id d) { return places.node_of(d, stage_id{s}, rank_id{r}); };
       const auto copies = 2 * bytes_of_state(parameters_of(stage_id{s}, shape, chunks), j.train);
       held[node_of(replica_id{0}).value()] += copies;
-      if (const auto buddy = buddy_of(j.pipeline.replicas, node_of, hosts))
+      if (const auto buddy = buddy_of(j.pipeline.replicas, node_of, places.hosts().spares, hosts))
         held[buddy->value()] += copies;
     }
   return *std::max_element(held.begin(), held.end());

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <rrfp/core/recovery_point.hpp>
+#include <rrfp/core/rank_hosts.hpp>
 
 #include "rerouted_steps.hpp"
 
@@ -34,9 +34,17 @@ std::vector<std::vector<node_id>> copies_of(const job::job& j, const plan::node_
     for (std::uint32_t r = 0; r < j.pipeline.tp; ++r) {
       const auto node_of = [&](replica_id d) { return places.node_of(d, stage_id{s}, rank_id{r}); };
       sets.push_back({node_of(replica_id{0})});
-      if (const auto buddy = buddy_of(j.pipeline.replicas, node_of, hosts))
+      if (const auto buddy = buddy_of(j.pipeline.replicas, node_of, {}, hosts))
         sets.back().push_back(*buddy);
     }
+  return sets;
+}
+
+/// For each rank of a replica, the nodes that host it in one of the replicas.
+std::vector<std::vector<node_id>> stand_ins_of(const rank_hosts& hosts) {
+  std::vector<std::vector<node_id>> sets(hosts.ranks_of_replica);
+  for (std::size_t i = 0; i < hosts.nodes.size(); ++i)
+    sets[i % hosts.ranks_of_replica].push_back(hosts.nodes[i]);
   return sets;
 }
 
@@ -66,7 +74,9 @@ std::vector<loss_row> best_of(const loss_report& r) {
 
 }  // namespace
 
-result<loss_report> losses_of(const job::job& j, const loss_options& wanted, std::uint64_t steps) {
+result<loss_report> losses_of(job::job j, const loss_options& wanted, std::uint64_t steps) {
+  j.recovery.spares = 0;
+  j.recovery.without_replacement = job::loss_kind::reroute;
   loss_report made{j.name, {}, {}, {}};
   auto& m = made.model;
   m.nodes = nodes_of(j, wanted);
@@ -85,7 +95,7 @@ result<loss_report> losses_of(const job::job& j, const loss_options& wanted, std
   m.replace = wanted.replace;
   m.repair = wanted.repair != 0 ? wanted.repair : wanted.replace;
   m.restart = wanted.restart;
-  m.stand_ins = places->stand_ins();
+  m.stand_ins = stand_ins_of(places->hosts());
   m.copies = copies_of(j, *places);
   m.seed = j.jitter.seed;
   m.slowdown = [&](std::span<const node_id> absent) {

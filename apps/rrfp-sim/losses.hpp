@@ -39,7 +39,7 @@ struct loss_report {
 
 /// `steps`: over how many the time of a step is the mean. Errors: more nodes than ranks; those of
 /// rerouted_steps.
-result<loss_report> losses_of(const job::job& j, const loss_options& wanted, std::uint64_t steps);
+result<loss_report> losses_of(job::job j, const loss_options& wanted, std::uint64_t steps);
 
 std::string table_of(const loss_report& r);
 /// Names the best way at each MTBF.

@@ -31,7 +31,7 @@ class rerouted_steps {
   /// Seconds, mean. If the job's policy cannot run the shares, each replica keeps its own
   /// microbatches; if it can run no other number, the step is longer by the work of the busiest
   /// device. Errors, without absent nodes only: those of plan::make_dispatch_plan(),
-  /// expected_costs() and simulate::run(). Each set of stand_ins() must have a node that is left.
+  /// expected_costs() and simulate::run(). Each rank must have a node that is left.
   result<double> seconds_without(std::span<const node_id> absent);
 
  private:

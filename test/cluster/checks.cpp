@@ -85,7 +85,10 @@ void checkers::on_held(const process& by, std::uint32_t run, const copy_key& wha
   holders_[{run, what}].insert(by.id());
 }
 
-void checkers::on_keep(std::uint32_t run, std::uint64_t step, std::span<const node_id> present) {
+void checkers::on_keep(const process& by, std::uint32_t run, std::uint64_t step,
+                       std::span<const node_id> present) {
+  // The others go on without a leader that was stopped, whatever it does with its copies.
+  if (!taking_part_.contains(by.id())) return;
   keeps_[run].insert(step);
   const auto& c = sim_.w.c;
   std::set<std::string> hosts;
@@ -123,6 +126,7 @@ void checkers::on_point(const process& by, std::span<const std::uint32_t> proces
   const auto [known, is_new] = points_.try_emplace(all, text_of(point));
   RRFP_EXPECT(known->second == text_of(point), by.name() + " goes on from another point");
   if (!is_new) return;
+  taking_part_ = {processes.begin(), processes.end()};
   if (!point.lost.empty()) {
     ++recoveries_;
     went_on_ = 0;

@@ -41,7 +41,8 @@ class checkers {
   // Copies are held twice before older ones go, and on two hosts if there are two.
   void on_held(const process& by, std::uint32_t run, const copy_key& what);
   /// `present`: the nodes that take part.
-  void on_keep(std::uint32_t run, std::uint64_t step, std::span<const node_id> present);
+  void on_keep(const process& by, std::uint32_t run, std::uint64_t step,
+               std::span<const node_id> present);
   /// It has dropped its copies because the job goes on without them.
   void on_cleared(const process& by);
   void on_kept(const process& by, std::uint32_t run, std::uint64_t step);
@@ -81,6 +82,7 @@ class checkers {
     std::string why;  ///< empty: no node has left since the last point
   } handed_over_;
   bool has_outputs_ = false;
+  std::set<std::uint32_t> taking_part_;  ///< processes, since the last point
   bool outputs_known_ = false;
   std::map<std::uint32_t, std::uint64_t> newest_step_;  ///< that was committed, by run
   std::uint64_t steps_committed_ = 0;

@@ -176,11 +176,11 @@ void simulation::on_process_end(process& p) {
   if (code && !p.was_told_to_end() && may_give_up()) return;
   starts_[p.node()] = true;
   random_source random{w.c.seed, mix(7, p.id())};
-  const auto longest = w.c.reroutes && random.one_in(2) ? 8 * s : 300 * ms;
+  const auto longest = w.c.may_lack_nodes() && random.one_in(2) ? 8 * s : 300 * ms;
   w.call(random.between(10 * ms, longest), [this, node = p.node(), g = generation_] {
     if (g != generation_) return;
     // The others went on without it, and are done.
-    if (checks.outputs_known() && w.c.reroutes) starts_[node] = false;
+    if (checks.outputs_known() && w.c.may_lack_nodes()) starts_[node] = false;
     start(node);
   });
 }

@@ -257,7 +257,7 @@ void job::carry_out(const job_action::copy_state& a) {
 void job::carry_out(const job_action::keep_copies& a) {
   RRFP_EXPECT(a.step == record_.step, "copies are kept without their record");
   copies_since_.reset();
-  on_.owner().sim().checks.on_keep(on_.setup().run, a.step, on_.present());
+  on_.owner().sim().checks.on_keep(on_.owner(), on_.setup().run, a.step, on_.present());
   for (const auto n : on_.present()) {
     mail m;
     m.kind = mail_kind::keep_copies;

@@ -25,10 +25,8 @@ std::variant<leader_core, follower_core> core_of(const process& owner) {
   o.leader = choice.node();
   if (choice.has_others()) o.patience = patience_of(c);
   o.may_be_away = choice.may_be_away();
-  if (c.reroutes) {
-    o.stand_ins = stand_ins(c.places({}), c.stage_ranks());
-    o.quorum = choice.quorum();
-  }
+  o.hosts = c.rank_places();
+  if (c.may_lack_nodes()) o.quorum = choice.quorum();
   o.nodes = c.nodes;
   o.node = node_id{node};
   o.heartbeat = c.heartbeat;
@@ -286,7 +284,7 @@ void member::stop_listening() {
 }
 
 std::uint16_t member::life_line_port() const {
-  return owner_.c().reroutes ? static_cast<std::uint16_t>(owner_.id() + 1) : 0;
+  return owner_.c().may_lack_nodes() ? static_cast<std::uint16_t>(owner_.id() + 1) : 0;
 }
 
 void member::carry_out(const action::examine& a) {

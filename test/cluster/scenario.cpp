@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include <rrfp/core/recovery_point.hpp>
-
 namespace rrfp::cluster {
 
 namespace {
@@ -166,7 +164,7 @@ void draw_faults(scenario& c, random_source& random) {
     next.at = c.faults.back().at + random.between(0, c.node_timeout + c.heartbeat * 4);
     c.faults.push_back(next);
   }
-  if (c.reroutes) draw_losses(c, time);
+  if (c.may_lack_nodes()) draw_losses(c, time);
   draw_stop_between_memberships(c);
   // A stopped process and its replacement that both join while the job waits for yet another node:
   // either may take the place.
@@ -215,13 +213,18 @@ pipeline_shape scenario::widest() const {
   return widest;
 }
 
-std::vector<node_id> scenario::places(const std::vector<node_id>& absent) const {
-  std::vector<node_id> all;
+rank_hosts scenario::rank_places() const {
+  rank_hosts all{{}, stage_ranks(), {}, reroutes};
+  for (auto n = nodes - spares; n < nodes; ++n) all.spares.emplace_back(n);
   for (std::uint32_t d = 0; d < replicas; ++d)
     for (std::uint32_t st = 0; st < shape.stages; ++st)
       for (std::uint32_t r = 0; r < ranks; ++r)
-        all.push_back(node_of(replica_id{d}, stage_id{st}, rank_id{r}));
-  return places_without(absent, std::move(all), stage_ranks());
+        all.nodes.push_back(node_of(replica_id{d}, stage_id{st}, rank_id{r}));
+  return all;
+}
+
+std::vector<node_id> scenario::places(const std::vector<node_id>& absent) const {
+  return rank_places().without(absent).value();
 }
 
 nanoseconds scenario::expected_time() const {
@@ -248,7 +251,10 @@ scenario draw_scenario(std::uint64_t seed, size_kind size) {
   c.node_timeout = c.heartbeat * random.between(4, 10);
   c.max_restarts = random.one_in(10) ? static_cast<std::uint32_t>(random.below(3)) : 50;
   c.reroutes = c.replicas > 1 && c.max_restarts > 0 && random_source{seed, 3}.one_in(2);
-  if (c.reroutes) c.steps += 8;  // so that nodes come back while it trains
+  random_source of_spares{seed, 6};
+  if (c.max_restarts > 0 && of_spares.one_in(3))
+    c.nodes += c.spares = static_cast<std::uint32_t>(of_spares.between(1, 2));
+  if (c.may_lack_nodes()) c.steps += 8;  // so that nodes come back while it trains
   if (random.one_in(20)) c.hold = random.between(1, 5) * s;
   c.restarts = random.one_in(3) ? restart_kind::launcher : restart_kind::loop;
   if (c.runs == 1 && random.one_in(2))
@@ -322,6 +328,7 @@ std::string to_string(const scenario& c) {
               ", max_restarts " + number(c.max_restarts) + ", hold " + text_of(c.hold) +
               (c.restarts == restart_kind::launcher ? ", a launcher" : ", a loop a node") +
               (c.reroutes ? ", goes on without lost nodes" : "") +
+              (c.spares > 0 ? ", " + number(c.spares) + " spare nodes" : "") +
               (c.shares_vary ? ", other shares" : "");
   if (c.saves) text += ", saves every " + number(c.saves->every);
   if (c.evaluation) text += ", evaluations every " + number(c.evaluation->every);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <rrfp/core/policy.hpp>
+#include <rrfp/core/rank_hosts.hpp>
 #include <rrfp/core/stage_core.hpp>
 
 #include "random_source.hpp"
@@ -88,6 +89,8 @@ struct scenario {
   std::uint32_t max_restarts = 0;
   /// After a loss the job goes on without the node, and whoever starts nodes may take longer.
   bool reroutes = false;
+  std::uint32_t spares = 0;  ///< the last nodes
+  bool may_lack_nodes() const { return reroutes || spares > 0; }
   std::uint64_t copy_every = 1;
   nanoseconds hold = 30 * s;
   struct saving {
@@ -120,8 +123,9 @@ struct scenario {
   std::uint32_t stage_ranks() const { return shape.stages * ranks; }
   node_id node_of(replica_id replica, stage_id stage, rank_id rank) const {
     const auto at = (replica.value() * shape.stages + stage.value()) * ranks + rank.value();
-    return node_id{at * nodes / (replicas * stage_ranks())};
+    return node_id{at * (nodes - spares) / (replicas * stage_ranks())};
   }
+  rank_hosts rank_places() const;
   /// The nodes of all ranks while these are absent.
   std::vector<node_id> places(const std::vector<node_id>& absent) const;
   /// Nothing happens that may cost a node its membership: what is slow is not dead.

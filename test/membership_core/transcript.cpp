@@ -232,14 +232,14 @@ class player {
  private:
   void begin(words& w) {
     core_options o;
-    std::map<std::string, std::vector<node_id>> sets;
     o.node = node_id{small(w)};
     if (w.next() != "of") throw std::invalid_argument("expected 'of'");
     o.nodes = small(w);
     if (w.more()) o.process = process_id{small(w)};
-    // After a loss: nodes that stand in for each other, "1.3"; "expected" ones, "0.1"; the nodes of
-    // a "quorum"; the "leader", if it is not node 0; and whether it was "awake" at 0, after a
-    // membership before.
+    // After a loss: the nodes that host a rank in the replicas, "1.3"; "spares"; "expected" nodes,
+    // "0.1"; the nodes of a "quorum"; the "leader", if it is not node 0; and whether it was "awake"
+    // at 0, after a membership before.
+    std::vector<std::vector<node_id>> ranks;
     while (w.more()) {
       const auto word = w.next();
       if (word == "awake") {
@@ -250,18 +250,25 @@ class player {
         o.leader = node_id{small(w)};
         continue;
       }
-      const bool is_named = word == "expected" || word == "quorum";
+      const bool is_named = word == "expected" || word == "quorum" || word == "spares";
+      if (!is_named) ranks.emplace_back();
       for (const auto n : words{is_named ? w.next() : word}.parts())
         if (word == "expected")
           o.expected.insert(node_id{n});
         else if (word == "quorum")
           o.quorum.insert(node_id{n});
+        else if (word == "spares")
+          o.hosts.spares.emplace_back(n);
         else if (n < o.nodes)
-          sets[word].push_back(node_id{n});
+          ranks.back().emplace_back(n);
     }
     if (o.leader != node_id{0} && o.leader != o.node) o.patience = 2000 * ms;
-    for (auto& [_, set] : sets) o.stand_ins.push_back(std::move(set));
-    o.again = !o.stand_ins.empty();
+    o.hosts.ranks_of_replica = ranks.size();
+    o.hosts.reroutes = !ranks.empty() && ranks[0].size() > 1;
+    for (std::size_t i = 0; !ranks.empty() && ranks[i % ranks.size()].size() > i / ranks.size();
+         ++i)
+      o.hosts.nodes.push_back(ranks[i % ranks.size()][i / ranks.size()]);
+    o.again = !ranks.empty();
     o.description = "stage " + std::to_string(o.node.value());
     o.heartbeat = 200 * ms;
     o.node_timeout = 1500 * ms;

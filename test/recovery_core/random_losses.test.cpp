@@ -8,6 +8,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <rrfp/core/rank_hosts.hpp>
 #include <rrfp/core/recovery_point.hpp>
 
 namespace rrfp {
@@ -47,7 +48,7 @@ class cluster {
   }
   std::vector<std::uint32_t> holders_of(std::uint32_t rank) const {
     const node_id owner{rank % nodes_};
-    const auto buddy = buddy_of(owner, {}, hosts_);
+    const auto buddy = buddy_of(owner, {}, {}, hosts_);
     if (!buddy) return {owner.value()};
     return {owner.value(), buddy->value()};
   }

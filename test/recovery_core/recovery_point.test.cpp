@@ -230,43 +230,4 @@ TEST_CASE("bytes that are no card are an error, wherever they are cut or changed
   }
 }
 
-TEST_CASE("the buddy of a node is the next one, if possible on another host") {
-  const std::vector<std::string> one(3, "a");
-  CHECK(buddy_of(node_id{0}, {}, one) == node_id{1});
-  CHECK(buddy_of(node_id{2}, {}, one) == node_id{0});
-  const std::vector<std::string> two{"a", "a", "b", "b"};
-  CHECK(buddy_of(node_id{0}, {}, two) == node_id{2});
-  CHECK(buddy_of(node_id{1}, {}, two) == node_id{2});
-  CHECK(buddy_of(node_id{3}, {}, two) == node_id{0});
-  CHECK_FALSE(buddy_of(node_id{0}, {}, std::vector<std::string>{"a"}));
-}
-
-TEST_CASE("a replica on another host is the better buddy, and one of the same node is none") {
-  const std::vector<std::string> hosts{"a", "b", "b", "a"};
-  const std::vector<node_id> replicas{node_id{3}, node_id{2}};
-  CHECK(buddy_of(node_id{0}, replicas, hosts) == node_id{2});
-  CHECK(buddy_of(node_id{1}, std::vector{node_id{1}}, hosts) == node_id{3});
-  const std::vector<std::string> one(4, "a");
-  CHECK(buddy_of(node_id{0}, replicas, one) == node_id{3});
-  CHECK(buddy_of(node_id{0}, std::vector{node_id{0}}, one) == node_id{1});
-}
-
-TEST_CASE("the ranks of absent nodes move to the nodes of other replicas, the least loaded first") {
-  const auto ids = [](std::vector<std::uint32_t> numbers) {
-    std::vector<node_id> all;
-    for (const auto n : numbers) all.emplace_back(n);
-    return all;
-  };
-  // Three replicas of two ranks, each on a node of its own.
-  const auto all = ids({0, 1, 2, 3, 4, 5});
-  CHECK(places_without({}, all, 2) == all);
-  CHECK(places_without(ids({3}), all, 2) == ids({0, 1, 2, 1, 4, 5}));
-  CHECK(places_without(ids({3, 4}), all, 2) == ids({0, 1, 2, 1, 0, 5}));
-  // Node 1 has two ranks already.
-  CHECK(places_without(ids({1, 3}), all, 2) == ids({0, 5, 2, 5, 4, 5}));
-  CHECK(places_without(ids({2, 3}), ids({0, 1, 2, 3, 0, 1}), 2) == ids({0, 1, 0, 1, 0, 1}));
-  // A node that had ranks of several replicas.
-  CHECK(places_without(ids({2}), ids({0, 0, 2, 2, 2, 1}), 2) == ids({0, 0, 0, 1, 0, 1}));
-}
-
 }  // namespace rrfp

@@ -54,7 +54,8 @@ rank_places buddies_of(const cluster& c, const session_setup& setup) {
     for (std::uint32_t r = 0; r < setup.ranks; ++r)
       if (const auto buddy = buddy_of(
               setup.replicas,
-              [&](replica_id d) { return c.places.node_of(d, stage_id{s}, rank_id{r}); }, hosts))
+              [&](replica_id d) { return c.places.node_of(d, stage_id{s}, rank_id{r}); },
+              c.places.hosts().spares, hosts))
         all[{stage_id{s}, rank_id{r}}] = *buddy;
   return all;
 }

@@ -321,8 +321,7 @@ std::unique_ptr<device> hosted_parts::make_virtual_device(rank_address address) 
   const auto [stage, rank, own] = address;
   bool is_shared = false;
   for (std::uint32_t d = 0; cluster_ && d < setup_.replicas; ++d)
-    is_shared |= hosts({stage, rank, replica_id{d}}) &&
-                 cluster_->places.is_moved(replica_id{d}, stage, rank);
+    is_shared |= cluster_->places.share_device(own, replica_id{d}, stage, rank);
   if (!is_shared) return std::make_unique<virtual_device>(*timer_);
   auto& shared = shared_devices_[{stage, rank}];
   if (!shared) shared = std::make_unique<virtual_device>(*timer_);

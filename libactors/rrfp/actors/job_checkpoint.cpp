@@ -147,7 +147,7 @@ result<std::unique_ptr<checkpoint::ring>> open_ring(const job::job& j, const std
                                                     const recovery_point& from) {
   const auto keep = j.checkpoint.keep;
   if (from.lost.empty()) return checkpoint::ring::open(dir, keep);
-  if (j.recovery.without_replacement == job::loss_kind::reroute)
+  if (j.recovery.may_lack_nodes())
     return checkpoint::ring::open(dir, keep, {}, checkpoint::if_locked::try_later);
   const std::chrono::milliseconds hold{static_cast<std::int64_t>(j.recovery.hold_s * 1e3)};
   return checkpoint::ring::open(dir, keep, hold);

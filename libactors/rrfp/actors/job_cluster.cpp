@@ -145,10 +145,10 @@ result<std::unique_ptr<membership>> join_job(const job::job& j, const launch_pla
   m.heartbeat = std::chrono::milliseconds{t.heartbeat_ms};
   m.node_timeout = std::chrono::milliseconds{t.node_timeout_ms};
   m.standing = std::move(hooks.standing);
-  if (j.recovery.without_replacement == job::loss_kind::reroute) {
+  if (j.recovery.may_lack_nodes()) {
     const auto places = plan::node_places::make(j, place.nodes);
     if (!places) return places.failure();
-    m.stand_ins = places->stand_ins();
+    m.hosts = places->hosts();
   }
   m.stop = std::move(hooks.stop);
   m.on_refused = std::move(hooks.on_refused);

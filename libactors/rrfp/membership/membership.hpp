@@ -34,6 +34,7 @@
 #include <rrfp/base/result.hpp>
 #include <rrfp/core/leader_choice.hpp>
 #include <rrfp/core/membership_messages.hpp>
+#include <rrfp/core/rank_hosts.hpp>
 
 namespace rrfp::actors {
 
@@ -129,9 +130,9 @@ struct membership_options {
 
   /// Null on all nodes or on none.
   std::shared_ptr<process_standing> standing;
-  /// After a loss the job goes on without nodes as long as one of each of these sets is there; the
-  /// same on every node. Empty: all nodes must join. Requires `standing`.
-  std::vector<std::vector<node_id>> stand_ins{};
+  /// After a loss the job goes on without nodes if this has a place for each rank; the same on
+  /// every node. If it may lack nodes, requires `standing`.
+  rank_hosts hosts{};
 
   /// How long a process that learns of the end while it joins tells it to others; see leave().
   std::chrono::milliseconds telling_max{0};

@@ -41,11 +41,11 @@ std::variant<leader_core, follower_core> core_of(const membership_options& o, bo
     options.awake_at = o.standing->awake_at();
     options.lost = o.standing->lost();
     options.over = o.standing->is_over();
-    options.stand_ins = o.stand_ins;
+    options.hosts = o.hosts;
     const auto choice = o.standing->choice();
     options.expected = choice.expected();
     options.leader = choice.node();
-    if (!o.stand_ins.empty()) options.quorum = choice.quorum();
+    if (o.hosts.may_lack_nodes()) options.quorum = choice.quorum();
     if (choice.has_others()) options.patience = ns(patience_of(o));
     options.may_be_away = choice.may_be_away();
   }

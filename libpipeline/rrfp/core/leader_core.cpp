@@ -214,14 +214,16 @@ void leader_core::after(const event::examined& e) {
 
 bool leader_core::is_enough() {
   const auto& o = common_.options;
-  const auto joined = [this](node_id n) { return has_joined(n); };
-  if (!goes_on_ || o.stand_ins.empty() || !std::ranges::all_of(o.stand_ins, [&](const auto& set) {
-        return std::ranges::any_of(set, joined);
-      }))
-    return false;
-  const bool have_come = !o.expected.empty() && std::ranges::all_of(o.expected, joined);
+  if (!goes_on_ || !o.hosts.may_lack_nodes()) return false;
+  const bool have_come = !o.expected.empty() && std::ranges::all_of(o.expected, [this](node_id n) {
+    return has_joined(n);
+  });
   const bool is_late = now_ - last_joined_ >= rejoin_max;
   if (!have_come && !is_late) return false;
+  std::vector<node_id> missing;
+  for (std::uint32_t n = 0; n < o.nodes; ++n)
+    if (!has_joined(node_id{n})) missing.emplace_back(n);
+  if (!o.hosts.without(missing)) return false;
   if (std::ranges::all_of(quorums(), [this](const auto& of) { return is_quorum(of); })) return true;
   if (is_late && now_ >= examine_due_) examine_missing(false);
   return false;

@@ -9,7 +9,7 @@
 /// that ends before the job begins frees its node number; from then on it is a loss unless the node
 /// said goodbye. The first loss is announced to all nodes, which report it in the same words.
 ///
-/// After a loss the job may go on without nodes (core_options::stand_ins): once those that are
+/// After a loss the job may go on without nodes (core_options::hosts): once those that are
 /// expected have joined, or no further one has for rejoin_max. A node that comes later waits;
 /// node_waits says so. So that parts of the nodes that cannot reach each other do not all go on, it
 /// also takes more than half of the nodes that were there before, or half with the first of them,

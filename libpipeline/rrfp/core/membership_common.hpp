@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <rrfp/core/membership_events.hpp>
+#include <rrfp/core/rank_hosts.hpp>
 
 namespace rrfp::membership_core {
 
@@ -30,9 +31,8 @@ struct core_options {
   std::optional<std::int64_t> awake_at{};
   std::set<process_id> lost{};  ///< processes that may not join again
   bool over = false;            ///< the process knows that the job is over
-  /// After a loss the job goes on without nodes as long as one of each of these sets is there.
-  /// Empty: all nodes must join.
-  std::vector<std::vector<node_id>> stand_ins{};
+  /// After a loss the job goes on without nodes if this has a place for each rank.
+  rank_hosts hosts{};
   /// The nodes that will join soon, as far as the process knows: those that were there before the
   /// loss, and one that waited.
   std::set<node_id> expected{};

@@ -90,49 +90,4 @@ std::vector<recovery_point> parts_of(
   return parts;
 }
 
-std::vector<std::vector<node_id>> stand_ins(std::span<const node_id> places,
-                                            std::size_t ranks_of_replica) {
-  std::vector<std::vector<node_id>> sets(ranks_of_replica);
-  for (std::size_t i = 0; i < places.size(); ++i) sets[i % ranks_of_replica].push_back(places[i]);
-  return sets;
-}
-
-std::vector<node_id> places_without(std::span<const node_id> absent, std::vector<node_id> places,
-                                    std::size_t ranks_of_replica) {
-  const auto is_absent = [&](node_id n) { return std::ranges::count(absent, n) > 0; };
-  const auto ranks_of = [&](node_id n) { return std::ranges::count(places, n); };
-  auto left_of = stand_ins(places, ranks_of_replica);
-  for (auto& set : left_of) std::erase_if(set, is_absent);
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    if (!is_absent(places[i])) continue;
-    const auto& left = left_of[i % ranks_of_replica];
-    RRFP_CHECK(!left.empty(), "a rank must have a node that is left");
-    places[i] = *std::ranges::min_element(left, {}, ranks_of);
-  }
-  return places;
-}
-
-std::optional<node_id> buddy_of(node_id owner, std::span<const node_id> replicas,
-                                std::span<const std::string> hosts) {
-  std::vector<node_id> candidates{replicas.begin(), replicas.end()};
-  const auto nodes = static_cast<std::uint32_t>(hosts.size());
-  for (std::uint32_t i = 1; i < nodes; ++i)
-    candidates.push_back(node_id{(owner.value() + i) % nodes});
-  std::erase(candidates, owner);
-  std::erase_if(candidates, [&](node_id n) { return hosts[n.value()].empty(); });
-  if (candidates.empty()) return std::nullopt;
-  const auto elsewhere = std::find_if(candidates.begin(), candidates.end(), [&](node_id n) {
-    return hosts[n.value()] != hosts[owner.value()];
-  });
-  return elsewhere != candidates.end() ? *elsewhere : candidates.front();
-}
-
-std::optional<node_id> buddy_of(std::uint32_t replicas,
-                                const std::function<node_id(replica_id)>& node_of,
-                                std::span<const std::string> hosts) {
-  std::vector<node_id> others;
-  for (std::uint32_t d = 1; d < replicas; ++d) others.push_back(node_of(replica_id{d}));
-  return buddy_of(node_of(replica_id{0}), others, hosts);
-}
-
 }  // namespace rrfp

@@ -79,11 +79,12 @@ struct recovery_point : job_progress {
 
     bool operator==(const source&) const = default;
   };
-  /// The copies that the run goes on from, with the first node that holds them; empty: there are
-  /// none, so it begins from a checkpoint or the first step.
+  /// The copies that the run goes on from, with the first node that holds them; for a node, those
+  /// of its ranks.
   std::map<copy_key, source> copies;
 
-  bool has_copies() const { return !copies.empty(); }
+  /// Otherwise the run begins from a checkpoint or the first step.
+  bool has_copies() const { return !record.bytes.empty(); }
 
   bool operator==(const recovery_point&) const = default;
 };
@@ -100,26 +101,5 @@ recovery_point choose_recovery_point(std::span<const recovery_card> cards,
 std::vector<recovery_point> parts_of(
     const recovery_point& point, std::uint32_t nodes,
     const std::function<std::vector<node_id>(stage_id, rank_id)>& nodes_of);
-
-/// For each rank of a replica, the nodes that have it in one of the replicas. `places`: the nodes
-/// of all ranks, those of each replica after another.
-std::vector<std::vector<node_id>> stand_ins(std::span<const node_id> places,
-                                            std::size_t ranks_of_replica);
-
-/// The nodes of all ranks, those of each replica after another, without the absent nodes: a rank of
-/// theirs is on a node that has the same rank in another replica, and the fewest ranks so far;
-/// there must be one.
-std::vector<node_id> places_without(std::span<const node_id> absent, std::vector<node_id> places,
-                                    std::size_t ranks_of_replica);
-
-/// The node that holds the second copy of what node `owner` computes: one of `replicas`, which
-/// compute the same, else a node after the owner; if possible on another host. Nothing: `owner` is
-/// the only node. `hosts`: of all nodes; empty: the node is absent.
-std::optional<node_id> buddy_of(node_id owner, std::span<const node_id> replicas,
-                                std::span<const std::string> hosts);
-/// The same for a rank, of which replica 0 is copied; `node_of`: the node of each replica.
-std::optional<node_id> buddy_of(std::uint32_t replicas,
-                                const std::function<node_id(replica_id)>& node_of,
-                                std::span<const std::string> hosts);
 
 }  // namespace rrfp

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include <rrfp/base/check.hpp>
-#include <rrfp/core/recovery_point.hpp>
 
 namespace rrfp::plan {
 
@@ -31,9 +30,16 @@ result<node_places> node_places::make(const job::job& j, std::uint32_t nodes) {
                          : job::blame(j, "pipeline.nodes", message);
   };
   RRFP_CHECK(nodes > 0, "nodes must be at least 1");
+  const auto spares = j.recovery.spares;
+  if (spares >= nodes)
+    return job::blame(j, "recovery.spares",
+                      "expected fewer spares than nodes, " + std::to_string(nodes) + ", got " +
+                          std::to_string(spares));
+  for (auto n = nodes - spares; n < nodes; ++n) p.hosts_.spares.emplace_back(n);
+  nodes -= spares;
   if (nodes > all)
     return refused("expected at most as many nodes as ranks, " + std::to_string(all) + ", got " +
-                   std::to_string(nodes));
+                   std::to_string(nodes) + (spares == 0 ? "" : " beside the spares"));
   if (!given.empty() && given.size() != groups && given.size() != all)
     return refused("expected " + std::to_string(groups) + " entries (one per stage and replica)" +
                    (all == groups ? "" : " or " + std::to_string(all) + " (one per rank)") +
@@ -50,6 +56,9 @@ result<node_places> node_places::make(const job::job& j, std::uint32_t nodes) {
   for (std::uint32_t n = 0; n < nodes; ++n)
     if (std::find(p.places_.begin(), p.places_.end(), node_id{n}) == p.places_.end())
       return refused("node " + std::to_string(n) + " hosts no rank");
+  p.hosts_.nodes = p.places_;
+  p.hosts_.ranks_of_replica = std::size_t{p.stages_} * p.ranks_;
+  p.hosts_.reroutes = j.recovery.without_replacement == job::loss_kind::reroute;
   return p;
 }
 
@@ -63,27 +72,27 @@ node_id node_places::node_of(replica_id replica, stage_id stage, rank_id rank) c
   return places_[index(replica, stage, rank)];
 }
 
-std::vector<std::vector<node_id>> node_places::stand_ins() const {
-  return rrfp::stand_ins(places_, std::size_t{stages_} * ranks_);
-}
-
 node_places node_places::without(std::span<const node_id> absent) const {
   auto p = *this;
-  p.places_ = places_without(absent, places_, std::size_t{stages_} * ranks_);
-  p.planned_ = places_;
+  auto left = hosts_.without(absent);
+  RRFP_CHECK(left, "each rank must have a node that is left");
+  p.places_ = *std::move(left);
+  p.lacks_nodes_ = !absent.empty();
   return p;
+}
+
+bool node_places::share_device(replica_id a, replica_id b, stage_id stage, rank_id rank) const {
+  const auto i = index(a, stage, rank);
+  const auto j = index(b, stage, rank);
+  return places_[i] == places_[j] && hosts_.nodes[i] != hosts_.nodes[j];
 }
 
 std::vector<std::uint32_t> node_places::devices() const {
   std::vector<std::uint32_t> devices;
-  if (planned_.empty()) return devices;
+  if (!lacks_nodes_) return devices;
   const auto share = [&](replica_id a, replica_id b, stage_id stage) {
-    for (std::uint32_t r = 0; r < ranks_; ++r) {
-      const rank_id rank{r};
-      if ((is_moved(a, stage, rank) || is_moved(b, stage, rank)) &&
-          node_of(a, stage, rank) == node_of(b, stage, rank))
-        return true;
-    }
+    for (std::uint32_t r = 0; r < ranks_; ++r)
+      if (share_device(a, b, stage, rank_id{r})) return true;
     return false;
   };
   for (std::uint32_t d = 0; d < replicas_; ++d)
@@ -120,7 +129,7 @@ std::string node_places::describe(node_id node) const {
     if (!whole.empty() && !parts.empty()) text += ", ";
     text += parts;
   }
-  return text;
+  return text.empty() ? "spare" : text;
 }
 
 }  // namespace rrfp::plan

@@ -12,6 +12,7 @@
 
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/core/rank_hosts.hpp>
 #include <rrfp/job/job.hpp>
 
 namespace rrfp::plan {
@@ -19,27 +20,22 @@ namespace rrfp::plan {
 class node_places {
  public:
   /// Follows pipeline.nodes (one node per stage and replica, or one per rank), or splits evenly if
-  /// it is empty. Errors: more nodes than ranks, a list of the wrong length, a node that does not
-  /// exist or hosts no rank.
+  /// it is empty. The last recovery.spares of the nodes host no rank. Errors: more nodes than
+  /// ranks, none but spares, a list of the wrong length, a node that does not exist or hosts no
+  /// rank.
   static result<node_places> make(const job::job& j, std::uint32_t nodes);
-  /// The same without these nodes: each of their ranks is on a node that hosts the rank in another
-  /// replica, and has the fewest ranks so far. Each set of stand_ins() must have a node that is
-  /// left.
+  /// The same without these nodes, which hosts() must have a place for.
   node_places without(std::span<const node_id> absent) const;
 
   std::uint32_t nodes() const { return nodes_; }
   node_id node_of(replica_id replica, stage_id stage, rank_id rank) const;
-  /// Whether it is there instead of its own node, which is absent.
-  bool is_moved(replica_id replica, stage_id stage, rank_id rank) const {
-    const auto i = index(replica, stage, rank);
-    return !planned_.empty() && places_[i] != planned_[i];
-  }
-  /// The devices of all stages, at replica * stages + stage, for share_planner_options: a rank that
-  /// has moved shares the device of the rank in another replica. Empty: all nodes are there.
+  /// Whether the two share a device, because one has moved to the node of the other.
+  bool share_device(replica_id a, replica_id b, stage_id stage, rank_id rank) const;
+  /// The devices of all stages, at replica * stages + stage, for share_planner_options. Empty: all
+  /// nodes are there.
   std::vector<std::uint32_t> devices() const;
-  /// For each rank of a replica, the nodes that host it in one of the replicas.
-  std::vector<std::vector<node_id>> stand_ins() const;
-  /// The stages of which a node hosts ranks: "stages 1, 2", "replica 1 stage 0 rank 2".
+  const rank_hosts& hosts() const { return hosts_; }
+  /// The stages of which a node hosts ranks: "stages 1, 2", "replica 1 stage 0 rank 2", or "spare".
   std::string describe(node_id node) const;
 
  private:
@@ -49,8 +45,9 @@ class node_places {
   std::uint32_t ranks_ = 1;
   std::size_t index(replica_id replica, stage_id stage, rank_id rank) const;
 
-  std::vector<node_id> places_;   ///< by index()
-  std::vector<node_id> planned_;  ///< the same with all nodes; empty: no node is absent
+  rank_hosts hosts_;             ///< with all nodes
+  std::vector<node_id> places_;  ///< by index()
+  bool lacks_nodes_ = false;
 };
 
 }  // namespace rrfp::plan

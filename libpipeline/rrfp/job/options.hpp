@@ -370,6 +370,10 @@ struct recovery_options {
   /// How long the other nodes wait for the replacement of a lost one.
   double hold_s = 120;
   loss_kind without_replacement = loss_kind::wait;
+  /// Number of nodes, the last ones, that host no rank until they take the place of a lost one.
+  std::uint32_t spares = 0;
+
+  bool may_lack_nodes() const { return without_replacement == loss_kind::reroute || spares > 0; }
 };
 
 /// Whether an address or host name is loopback: "localhost", "127.0.0.1", "::1".

@@ -220,6 +220,9 @@ void add_recovery(std::vector<key>& table) {
       "`wait`: the others wait for the replacement of a lost node; `reroute`: they go on at "
       "once, with equal results; the nodes of other replicas compute the ranks of the lost "
       "one, until a replacement has come.");
+  keys.integer("spares", &o::spares, {0, 4096}, "",
+               "Number of spare nodes, among those that are started: the last ones. A spare "
+               "holds copies of the state, and takes the place of a lost node at once.");
 }
 
 void add_run(std::vector<key>& table) {

@@ -268,6 +268,13 @@ status check_checkpoint(const job& j, const provenance& from) {
 }
 
 status check_recovery(const job& j, const provenance& from, job_use use) {
+  if (j.recovery.spares > 0 && use == job_use::embed)
+    return from.blame("recovery.spares", "expected 0 for the modules of a program, got " +
+                                             std::to_string(j.recovery.spares));
+  if (j.recovery.spares > 0 && j.recovery.max_restarts == 0)
+    return from.blame("recovery.spares",
+                      "spare nodes expect recovery.max_restarts of at least 1, got 0",
+                      "recovery.max_restarts");
   constexpr auto key = "recovery.without_replacement";
   if (j.recovery.without_replacement == loss_kind::wait) return success();
   if (use == job_use::embed)

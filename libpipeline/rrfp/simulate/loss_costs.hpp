@@ -54,7 +54,7 @@ struct loss_model {
   double restart = 120;  ///< until the job has been started again, with the replacement
 
   /// Sets of nodes: reroute waits if all nodes of a set are absent, and so is the state that they
-  /// hold. See stand_ins().
+  /// hold.
   std::vector<std::vector<node_id>> stand_ins;
   /// Sets of nodes that hold the copies of a rank: with all of them the state is lost.
   std::vector<std::vector<node_id>> copies;
