@@ -1,5 +1,5 @@
-/// A job with replicas goes on without lost nodes: nodes of other replicas compute their ranks, to
-/// the same bits, until a replacement comes.
+/// A job goes on without lost nodes: spares, or nodes of other replicas, compute their ranks, to the
+/// same bits, until a replacement comes.
 #include <catch2/catch.hpp>
 
 #include "recovering_job.hpp"
@@ -116,4 +116,43 @@ TEST_CASE("of two nodes, the other goes on without a stopped node 0, which ends 
   CHECK(job.end(0).code == 3);
   job.check_same_bits({0});
   CHECK(std::filesystem::exists(job.at("checkpoints/step-00000150")));
+}
+
+TEST_CASE("a spare takes the place of a lost node, which gets it back when it returns") {
+  const std::uint32_t node = GENERATE(0, 1);
+  joined_nodes job{3, {"pipeline.stages=2", "train.steps=150", "recovery.spares=1"}};
+  job.wait_for_steps(5);
+  lose(job, node);
+  auto told = events(job.log(), "recovery").back();
+  CHECK(told.at("absent") == json::array({node}));
+  CHECK(told.at("from_copies") == true);
+  job.wait_for_steps(events(job.log(), "step").size() + 10);
+  CHECK(job.recoveries() == 1);
+
+  job.start(node);
+  job.wait_for([&] { return job.recoveries() == 2; });
+  told = events(job.log(), "recovery").back();
+  CHECK(told.at("absent") == json::array());
+  CHECK(told.at("repeated_steps") == 0);
+  job.check_same_bits();
+}
+
+TEST_CASE("a job with fewer spares than lost nodes waits for one of them") {
+  joined_nodes job{4, {"pipeline.stages=3", "train.steps=150", "recovery.spares=1", "pipeline.tp=2"}};
+  job.wait_for_steps(5);
+  lose(job, 1);
+  job.signal(2, SIGKILL);
+  job.end(2);
+  job.start(1);
+  job.wait_for([&] { return job.recoveries() >= 2; });
+  CHECK(events(job.log(), "recovery").back().at("absent") == json::array({2}));
+  job.check_same_bits({2});
+}
+
+TEST_CASE("a job goes on without a lost spare") {
+  joined_nodes job{3, {"pipeline.stages=2", "train.steps=150", "recovery.spares=1"}};
+  job.wait_for_steps(5);
+  lose(job, 2);
+  CHECK(events(job.log(), "recovery").back().at("absent") == json::array({2}));
+  job.check_same_bits({2});
 }

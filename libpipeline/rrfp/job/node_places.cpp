@@ -30,7 +30,7 @@ result<node_places> node_places::make(const job::job& j, std::uint32_t nodes) {
                          : job::blame(j, "pipeline.nodes", message);
   };
   RRFP_CHECK(nodes > 0, "nodes must be at least 1");
-  const auto spares = j.recovery.spares;
+  const auto spares = nodes == 1 ? 0 : j.recovery.spares;
   if (spares >= nodes)
     return job::blame(j, "recovery.spares",
                       "expected fewer spares than nodes, " + std::to_string(nodes) + ", got " +

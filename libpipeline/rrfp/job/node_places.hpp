@@ -20,7 +20,7 @@ namespace rrfp::plan {
 class node_places {
  public:
   /// Follows pipeline.nodes (one node per stage and replica, or one per rank), or splits evenly if
-  /// it is empty. The last recovery.spares of the nodes host no rank. Errors: more nodes than
+  /// it is empty. The last recovery.spares of several nodes host no rank. Errors: more nodes than
   /// ranks, none but spares, a list of the wrong length, a node that does not exist or hosts no
   /// rank.
   static result<node_places> make(const job::job& j, std::uint32_t nodes);
