@@ -1,5 +1,5 @@
-/// A job goes on without lost nodes: spares, or nodes of other replicas, compute their ranks, to the
-/// same bits, until a replacement comes.
+/// A job goes on without lost nodes: spares, or nodes of other replicas, compute their ranks, to
+/// the same bits, until a replacement comes.
 #include <catch2/catch.hpp>
 
 #include "recovering_job.hpp"
@@ -138,7 +138,8 @@ TEST_CASE("a spare takes the place of a lost node, which gets it back when it re
 }
 
 TEST_CASE("a job with fewer spares than lost nodes waits for one of them") {
-  joined_nodes job{4, {"pipeline.stages=3", "train.steps=150", "recovery.spares=1", "pipeline.tp=2"}};
+  joined_nodes job{4,
+                   {"pipeline.stages=3", "train.steps=150", "recovery.spares=1", "pipeline.tp=2"}};
   job.wait_for_steps(5);
   lose(job, 1);
   job.signal(2, SIGKILL);

@@ -147,7 +147,7 @@ void checkers::on_point(const process& by, std::span<const std::uint32_t> proces
   const auto leaves = [&](const recovery_card& card) { return card.lost == handed_over_.why; };
   if (!handed_over_.why.empty() &&
       std::count_if(cards.begin(), cards.end(), leaves) + 1 == std::ssize(cards))
-    RRFP_EXPECT(point.record.step == handed_over_.step && run == handed_over_.run,
+    RRFP_EXPECT(point.record.step >= handed_over_.step && run == handed_over_.run,
                 handed_over_.why + " after step " + std::to_string(handed_over_.step) +
                     ", but the job goes on after step " + std::to_string(point.record.step));
   handed_over_ = {};

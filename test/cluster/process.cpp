@@ -586,7 +586,7 @@ void process::meet() {
 
 void process::on_run_ended() {
   later(random_.between(1 * us, 100 * us), [this, how = *ended_] {
-    member_->on_lost(nullptr);
+    member_->on_lost([this](const auto& lost) { session_->give_up(lost.node, lost.message); });
     member_->on_waiting(nullptr);
     if (how.how == job_end::node_lost && !how.drained) return close_session(how);
     exchange(

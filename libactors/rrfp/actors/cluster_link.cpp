@@ -231,14 +231,13 @@ void cluster_link::watch(const caf::actor& watcher) {
     if (watcher_ && !unreachable_.empty())
       post(watcher_, node_unreachable{std::exchange(unreachable_, {})});
   }
-  if (!watcher) {
+  if (watcher)
+    cluster_.members->on_waiting([watcher](node_id n) { post(watcher, node_waits{n}); });
+  else
     cluster_.members->on_waiting(nullptr);
-    return cluster_.members->on_lost(nullptr);
-  }
-  cluster_.members->on_waiting([watcher](node_id n) { post(watcher, node_waits{n}); });
   cluster_.members->on_lost([this, watcher](node_id n, std::string why) {
     wire_.give_up(n, why);
-    post(watcher, node_lost{std::move(why)});
+    if (watcher) post(watcher, node_lost{std::move(why)});
   });
 }
 

@@ -62,8 +62,10 @@ class cluster_link {
   /// same on all nodes: a node cannot reach another one, was lost, or did not answer in time.
   status meet(const directory& actors);
   /// From now on `watcher` receives node_lost and node_unreachable, also for nodes lost earlier.
-  /// Null: no actor receives them.
+  /// Null: no actor receives them. In any case the transport waits no longer for a lost node.
   void watch(const caf::actor& watcher);
+  /// Before the transport is destroyed.
+  void end_watch() { cluster_.members->on_lost(nullptr); }
   /// Waits until the other nodes have ended too, and gathers all traces on node 0. Returns, on
   /// node 0, what is missing in `trace` and why; empty: nothing is missing.
   std::string finish(trace_recorder* trace);

@@ -67,6 +67,7 @@ class session::impl {
     counters_->over.set(true);
     counters_->transport.set(nullptr);
     context->wire->close();
+    if (link) link->end_watch();
     if (context->copies) context->copies->close();
     context->actors.close();
     system.await_all_actors_done();

@@ -81,7 +81,7 @@ void progress_thread::post(work w) {
   if (send_now(w)) return;
   {
     const std::lock_guard lock{mutex_};
-    if (closed_) return;
+    if (closed_ && !std::holds_alternative<loss>(w)) return;
     queue_.push_back(std::move(w));
     has_work_.store(true);
   }
@@ -91,7 +91,9 @@ void progress_thread::post(work w) {
 bool progress_thread::send_now(work& w) {
   // Calls, faults, and memory of devices, whose context only the progress thread has entered.
   const auto* const t = std::get_if<tensor_send>(&w);
-  if (std::holds_alternative<call>(w) || (t != nullptr && !t->m.tensor.on_host)) return false;
+  if (std::holds_alternative<call>(w) || std::holds_alternative<loss>(w) ||
+      (t != nullptr && !t->m.tensor.on_host))
+    return false;
   if (node_.options.inject || (is_this_thread() && !is_between_rounds_)) return false;
   std::unique_lock driving{driving_, std::try_to_lock};
   if (!driving || closed_ || has_work_) return false;
@@ -177,6 +179,8 @@ void progress_thread::carry_out(work& w) {
       [this](auto& x) {
         if constexpr (std::is_same_v<decltype(x), call&>)
           x(peers_);
+        else if constexpr (std::is_same_v<decltype(x), loss&>)
+          peers_.fail(x.node, x.why);
         else
           sender_.send(std::move(x));
       },
@@ -222,7 +226,7 @@ void progress_thread::send_farewells(std::unique_lock<std::mutex>& driving,
   }
   // Mail may be the end of the job, for which the other nodes wait.
   for (auto& w : draining_)
-    if (std::holds_alternative<mail_send>(w)) carry_out(w);
+    if (std::holds_alternative<mail_send>(w) || std::holds_alternative<loss>(w)) carry_out(w);
   draining_.clear();
   sender_.drop_held();
   receiver_.close();

@@ -27,7 +27,12 @@ class progress_thread {
  public:
   using failure_handler = std::function<void(node_id, std::string)>;
   using call = std::function<void(peer_table&)>;
-  using work = std::variant<tensor_send, bytes_send, mail_send, call>;
+  /// The node has gone; taken until the thread ends, so that it waits for no answer of it.
+  struct loss {
+    node_id node;
+    std::string why;
+  };
+  using work = std::variant<tensor_send, bytes_send, mail_send, call, loss>;
 
   progress_thread(node_state& node, worker w);
   progress_thread(const progress_thread&) = delete;
@@ -80,7 +85,7 @@ class progress_thread {
   std::mutex driving_;
   std::mutex mutex_;
   std::vector<work> queue_;
-  bool closed_ = false;  ///< no more work is accepted; changes with both mutexes locked
+  bool closed_ = false;  ///< no more work but losses is accepted; changes with both mutexes locked
   std::vector<work> draining_;
   std::atomic<bool> has_work_ = false;
   std::atomic<bool> sleeps_ = false;

@@ -171,8 +171,7 @@ status ucx_transport::connect(node_id node, const std::string& address) {
 }
 
 void ucx_transport::give_up(node_id node, std::string why) {
-  core_->progress.post(ucx::progress_thread::call{
-      [node, why = std::move(why)](ucx::peer_table& peers) { peers.fail(node, why); }});
+  core_->progress.post(ucx::progress_thread::loss{node, std::move(why)});
 }
 
 void ucx_transport::route(rank_address address, node_id node) { core_->route(address, node); }
