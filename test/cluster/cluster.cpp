@@ -14,6 +14,8 @@ constexpr nanoseconds report_limit = 1500 * ms;
 constexpr nanoseconds interrupt_limit = 500 * ms;
 /// After the last fault or step a job must complete a step, or be done, within this time.
 constexpr nanoseconds progress_limit = 15 * s;
+/// A node that looks for who leads tries one after the other for so long.
+constexpr nanoseconds search_limit = 6 * s;
 /// After the last fault all its processes must have ended: one whose place another has taken tries
 /// to join for a minute.
 constexpr nanoseconds patience = 75 * s;
@@ -58,7 +60,9 @@ outcome simulation::run() {
                     "the job does not end: " + std::to_string(w.events()) + " events");
         RRFP_EXPECT(w.now() < last_fault + patience, "the job does not end");
         const auto begun = std::max(last_fault, checks.last_commit());
-        RRFP_EXPECT(checks.has_outputs() || may_give_up() || w.now() < begun + progress_limit,
+        const auto search = w.c.may_lack_nodes() ? w.c.nodes * search_limit : 0;
+        RRFP_EXPECT(checks.has_outputs() || may_give_up() ||
+                        w.now() < begun + progress_limit + search,
                     "the job is not done");
       }
       if (interrupts_ == 0 || checks.has_outputs()) break;
