@@ -16,8 +16,10 @@
 #include "../common/console.hpp"
 #include "../common/program.hpp"
 #include "../rrfp-node/interrupt_watch.hpp"
+#include "../rrfp-sim/loss_options.hpp"
 #include "agreement.hpp"
 #include "experiment.hpp"
+#include "losses_of_runs.hpp"
 #include "page.hpp"
 #include "run_cells.hpp"
 #include "store.hpp"
@@ -35,6 +37,7 @@ struct options {
   std::string engine;
   std::optional<double> time_scale;
   bool keys = false;
+  apps::loss_options losses;
 };
 
 /// Runs one cell, whatever the results folder holds: prints one line per engine.
@@ -123,6 +126,19 @@ int run_all(const experiment::experiment& e, const options& wanted, apps::interr
   return exit_done;
 }
 
+int print_losses(const experiment::experiment& e, const options& wanted) {
+  const auto made = apps::losses_of_all(e, wanted.losses);
+  if (!made) return apps::end_with(made.failure());
+  apps::print("{}", made->tables);
+  if (wanted.out.empty()) return exit_done;
+  std::error_code failed;
+  std::filesystem::create_directories(wanted.out, failed);
+  const auto path = std::filesystem::path{wanted.out} / "losses.jsonl";
+  if (auto w = files::write_atomically(path, made->json); !w)
+    return apps::end_with(within("--out", w.failure()));
+  return exit_done;
+}
+
 /// Applies the options that override the file.
 void set_engines(experiment::experiment& e, const options& wanted) {
   if (!wanted.engine.empty()) e.engines = experiment::engines_of(wanted.engine);
@@ -155,6 +171,8 @@ int run(int argc, char** argv) {
   app.add_option("--jobs", wanted.jobs, "Number of concurrent cells on the wall clock")
       ->check(apps::between(1, 64))
       ->capture_default_str();
+  auto* const losses = apps::add_loss_options(app, wanted.losses);
+  for (const auto* const other : {"--cell", "--engine", "--time-scale"}) losses->excludes(other);
   app.add_flag("--keys", wanted.keys, "Print all keys of an experiment file");
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
   if (wanted.keys) {
@@ -163,10 +181,12 @@ int run(int argc, char** argv) {
   }
   if (wanted.experiment.empty())
     return apps::end_with({"expected an experiment file, such as apps/experiments/first.toml"});
-  if (wanted.out.empty() && !wanted.cell)
-    return apps::end_with({"expected --out FOLDER or --cell N"});
+  const bool asks_for_losses = !wanted.losses.mtbf_hours.empty();
+  if (wanted.out.empty() && !wanted.cell && !asks_for_losses)
+    return apps::end_with({"expected --out FOLDER, --cell N or --losses HOURS"});
   auto e = experiment::load_experiment(wanted.experiment);
   if (!e) return apps::end_with(e.failure());
+  if (asks_for_losses) return print_losses(*e, wanted);
   set_engines(*e, wanted);
   if (wanted.cell) return run_cell(*e, *wanted.cell);
   apps::interrupt_watch watch;

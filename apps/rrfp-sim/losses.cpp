@@ -111,13 +111,15 @@ result<loss_report> losses_of(job::job j, const loss_options& wanted, std::uint6
     made.slowdown = m.slowdown(std::array{last});
   auto hours = wanted.mtbf_hours;
   std::ranges::sort(hours);
-  for (const auto h : hours)
+  for (const auto h : hours) {
+    m.node_mtbf = h * hour;
+    if (wanted.saves_at_best) m.checkpoint_every = simulate::best_checkpoint_every(m);
     for (const auto way : simulate::all_recovery_ways) {
-      m.node_mtbf = h * hour;
       made.rows.push_back({h, way, {}, why_not(j, m, way)});
       if (made.rows.back().why_not.empty())
         made.rows.back().costs = simulate::costs_of_losses(m, way);
     }
+  }
   m.slowdown = nullptr;
   return made;
 }

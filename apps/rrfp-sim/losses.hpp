@@ -1,4 +1,4 @@
-/// rrfp-sim --losses: what losses of nodes cost a job, for each way of going on after them.
+/// --losses: what losses of nodes cost a job, for each way of going on after them.
 #pragma once
 
 #include <optional>
@@ -18,6 +18,8 @@ struct loss_options {
   double repair = 0;  ///< 0: as `replace`
   double restart = 120;
   double checkpoint = 1;
+  /// All ways save at the best interval of each MTBF; else as often as the job says.
+  bool saves_at_best = false;
 };
 
 /// One way at one MTBF.

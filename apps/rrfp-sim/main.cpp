@@ -15,7 +15,7 @@
 #include "../common/output_file.hpp"
 #include "../common/program.hpp"
 #include "from_trace.hpp"
-#include "losses.hpp"
+#include "loss_options.hpp"
 #include "simulation_report.hpp"
 
 namespace {
@@ -158,33 +158,8 @@ int simulate_losses(const options& wanted, const job::job& j, std::string& json)
 }
 
 /// The options of --losses.
-void add_loss_options(CLI::App& app, options& wanted) {
-  auto& l = wanted.losses;
-  constexpr double seconds_max = 1e7;
-  auto* losses = app.add_option("--losses", l.mtbf_hours,
-                                "What losses of nodes cost: mean hours between two\n"
-                                "losses of one node, as in 100,1000,10000")
-                     ->delimiter(',')
-                     ->take_all()
-                     ->allow_extra_args(false)
-                     ->check(apps::between(0.001, 1e9));
-  const auto add = [&](const char* name, auto& value, const char* help, auto least, auto most) {
-    return app.add_option(name, value, help)->needs(losses)->check(apps::between(least, most));
-  };
-  add("--nodes", l.nodes, "Number of nodes; default: one for each rank", 1U, 4096U);
-  add("--replace-s", l.replace,
-      "Seconds until a lost node has been replaced, from\nwhen its loss is noticed", 0.0,
-      seconds_max)
-      ->capture_default_str();
-  add("--repair-s", l.repair,
-      "The same where the others go on without it (reroute);\ndefault: as --replace-s", 0.0,
-      seconds_max);
-  add("--restart-s", l.restart, "Seconds that the start of the whole job takes then", 0.0,
-      seconds_max)
-      ->capture_default_str();
-  add("--checkpoint-s", l.checkpoint, "Seconds by which a checkpoint delays the training", 0.0,
-      seconds_max)
-      ->capture_default_str();
+void add_losses(CLI::App& app, options& wanted) {
+  auto* losses = apps::add_loss_options(app, wanted.losses);
   app.add_option("--chart", wanted.chart, "Write the useful time as a chart (SVG)")->needs(losses);
   for (const auto* other :
        {"--from", "--durations", "--write-durations", "--write-schedule", "--gaps"})
@@ -231,7 +206,7 @@ int run(int argc, char** argv) {
                  "torch.distributed.pipelining");
   app.add_option("--json", wanted.json, "Write the report, one line of JSON per run");
   app.add_flag("--gaps", wanted.gaps, "Print every idle interval and its cause");
-  add_loss_options(app, wanted);
+  add_losses(app, wanted);
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
   if (!wanted.traces.empty()) return forecast_from(wanted);
   if (wanted.job.empty()) return apps::end_with({"expected a job, or --from TRACE..."});

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "json_lines.hpp"
 #include "program.hpp"
 
 namespace {
@@ -49,7 +50,7 @@ void require_refused(const outcome& o, const std::vector<std::string>& expected)
   for (const auto& text : expected) CHECK_THAT(o.err, Contains(text));
 }
 
-std::size_t lines_of(const std::string& file) {
+std::size_t count_lines(const std::string& file) {
   const auto text = text_of(file);
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
 }
@@ -71,8 +72,8 @@ TEST_CASE("a small experiment prints its tables and writes JSON and CSV") {
   const auto ms = [&](int cell) { return results["cells"][cell]["mean_ms"].get<double>(); };
   CHECK(ms(0) > ms(2));  // blocking, in order, of seed 1
   CHECK(ms(2) > ms(4));  // ready
-  CHECK(lines_of(folder / "out/results.csv") == cells + 1);
-  CHECK(lines_of(folder / "out/summary.csv") == cells / 2 + 1);  // two seeds
+  CHECK(count_lines(folder / "out/results.csv") == cells + 1);
+  CHECK(count_lines(folder / "out/summary.csv") == cells / 2 + 1);  // two seeds
   CHECK(text_of(folder / "out/figure.svg").ends_with("</svg>\n"));
   const auto page = text_of(folder / "out/report.html");
   CHECK_THAT(page, Contains("<title>small</title>") && Contains("Engine: simulator") &&
@@ -89,7 +90,7 @@ TEST_CASE("cells that are done are not run again, and results stay the same") {
   CHECK(again.code == 0);
   CHECK_THAT(again.err, Contains("12 of 12 cells were already done"));
   CHECK(text_of(folder / "out/results.json") == results);
-  CHECK(lines_of(folder / "out/cells.jsonl") == cells);
+  CHECK(count_lines(folder / "out/cells.jsonl") == cells);
 
   // With another run, only the cells of that run are new.
   const auto more =
@@ -97,7 +98,7 @@ TEST_CASE("cells that are done are not run again, and results stay the same") {
                   "--out", folder / "out"});
   CHECK(more.code == 0);
   CHECK_THAT(more.err, Contains("12 of 16 cells were already done"));
-  CHECK(lines_of(folder / "out/cells.jsonl") == 16);
+  CHECK(count_lines(folder / "out/cells.jsonl") == 16);
 }
 
 TEST_CASE("a torn file is detected, and its lost cells run again to the same results") {
@@ -177,18 +178,18 @@ TEST_CASE("an interrupted experiment keeps its finished cells and resumes from t
                                          "--jobs",    "1"};
   program running{command};
   const auto store = folder / "out/cells.jsonl";
-  for (int i = 0; i < 600 && (!std::filesystem::exists(store) || lines_of(store) == 0); ++i)
+  for (int i = 0; i < 600 && (!std::filesystem::exists(store) || count_lines(store) == 0); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds{50});
   running.signal(SIGINT);
   const auto o = running.wait();
   CHECK(o.code == 130);
   CHECK_THAT(o.err, Contains("interrupted; run the same command to resume"));
-  const auto kept = lines_of(store);
+  const auto kept = count_lines(store);
   CHECK(kept >= 1);
   CHECK(kept < cells);
   const auto rest = run_program(command);
   CHECK(rest.code == 0);
-  CHECK(lines_of(store) == cells);
+  CHECK(count_lines(store) == cells);
 }
 
 TEST_CASE("bad experiments and arguments are refused in one line, and nothing is left behind") {
@@ -264,4 +265,29 @@ TEST_CASE("cells run as jobs of several processes, with a fault where the weathe
   std::ofstream{folder / "no_restarts.toml"} << head << tables;
   require_refused(run_jitter({folder / "no_restarts.toml", "--out", folder / "x"}),
                   {"recovery.max_restarts: expected 1 at least with fault.kind = \"kill\", got 0"});
+}
+
+TEST_CASE("--losses says what losses cost each run, and writes it as JSON") {
+  const scratch_folder folder;
+  const auto o = run_jitter({small_experiment(folder), "--losses", "1000,100", "--replace-s",
+                             "1800", "--out", folder / "out"});
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("four stages - weather measured, 4 nodes, MTBF of a node 100 h"));
+  CHECK_THAT(o.out, Contains("four stages - weather J2, 4 nodes, MTBF of a node 1000 h"));
+  const auto runs = lines_of(folder / "out/losses.jsonl");
+  REQUIRE(runs.size() == 2 * 3);  // weathers, runs
+  CHECK(runs[4].at("run") == "in order");
+  CHECK(runs[4].at("weather") == "J2");
+  for (const auto& run : runs) {
+    const auto& rows = run.at("rows");
+    REQUIRE(rows.size() == 2 * 4);  // MTBFs, ways
+    CHECK(rows[0].at("why_not") == "needs pipeline.replicas of at least 2");
+    CHECK(rows[1].at("checkpoint_every") == rows[3].at("checkpoint_every"));
+    CHECK(rows[1].at("useful") > rows[3].at("useful"));
+    CHECK(rows[5].at("useful") > rows[1].at("useful"));
+  }
+  require_refused(run_jitter({small_experiment(folder), "--losses", "100", "--nodes", "9"}),
+                  {"small.toml: cell 0", "expected at most as many nodes as ranks, 4, got 9"});
+  require_refused(run_jitter({small_experiment(folder), "--losses", "100", "--cell", "0"}),
+                  {"--cell excludes --losses"});
 }

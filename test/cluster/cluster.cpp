@@ -61,9 +61,9 @@ outcome simulation::run() {
         RRFP_EXPECT(w.now() < last_fault + patience, "the job does not end");
         const auto begun = std::max(last_fault, checks.last_commit());
         const auto search = w.c.may_lack_nodes() ? w.c.nodes * search_limit : 0;
-        RRFP_EXPECT(checks.has_outputs() || may_give_up() ||
-                        w.now() < begun + progress_limit + search,
-                    "the job is not done");
+        RRFP_EXPECT(
+            checks.has_outputs() || may_give_up() || w.now() < begun + progress_limit + search,
+            "the job is not done");
       }
       if (interrupts_ == 0 || checks.has_outputs()) break;
       last_fault = std::max(last_fault, w.now());

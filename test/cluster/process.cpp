@@ -373,7 +373,7 @@ result<process::texts> process::begin_with(const texts& all) {
   const auto token = random_.next();
   texts answers;
   const auto places = c().places(absent);
-  for (auto& part : parts_of(point, c().nodes, [&](stage_id stage, rank_id rank) {
+  for (auto& part : parts_of(point, c().nodes, leader(), [&](stage_id stage, rank_id rank) {
          std::vector<node_id> nodes;
          for (std::uint32_t d = 0; d < c().replicas; ++d)
            nodes.push_back(

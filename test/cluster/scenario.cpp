@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
+#include <set>
+
+#include "world.hpp"
 
 namespace rrfp::cluster {
 
@@ -224,7 +228,13 @@ rank_hosts scenario::rank_places() const {
 }
 
 std::vector<node_id> scenario::places(const std::vector<node_id>& absent) const {
-  return rank_places().without(absent).value();
+  const auto planned = rank_places();
+  auto made = planned.without(absent).value();
+  std::map<node_id, std::set<node_id>> replaced;  // by spare
+  for (std::size_t i = 0; i < made.size(); ++i) replaced[made[i]].insert(planned.nodes[i]);
+  for (const auto spare : planned.spares)
+    RRFP_EXPECT(reroutes || replaced[spare].size() <= 1, "a spare has the ranks of two nodes");
+  return made;
 }
 
 nanoseconds scenario::expected_time() const {

@@ -111,16 +111,18 @@ TEST_CASE(
   for (std::uint32_t s = 0; s < 4; ++s)
     point.copies[{4, stage_id{s}, rank_id{0}}] = {node_id{s}, 8, s};
   // Stage s is on node s, and on node s + 4 again.
-  const auto parts = parts_of(point, 8, [](stage_id s, rank_id) {
+  const node_id leader = GENERATE(node_id{0}, node_id{3});
+  const auto parts = parts_of(point, 8, leader, [](stage_id s, rank_id) {
     return std::vector{node_id{s.value()}, node_id{s.value() + 4}};
   });
   REQUIRE(parts.size() == 8);
-  CHECK(parts[0] == point);
-  for (std::uint32_t n = 1; n < 8; ++n) {
+  CHECK(parts[leader.value()] == point);
+  for (std::uint32_t n = 0; n < 8; ++n) {
+    if (node_id{n} == leader) continue;
     REQUIRE(parts[n].copies.size() == 1);
     CHECK(parts[n].copies.begin()->first.stage == stage_id{n % 4});
     CHECK(parts[n].has_copies());
-    const bool keeps = n == 1 || n == 2 || n == 4;
+    const bool keeps = n == 0 || n == 1 || n == 2 || n == 4;
     CHECK(keeps_details(node_id{n}) == keeps);
     CHECK(parts[n].record == job_record{4, "record 4", keeps ? "of record 4" : ""});
     CHECK(parts[n].finished == std::vector<run_record>{{"first", keeps ? "of the first" : ""}});

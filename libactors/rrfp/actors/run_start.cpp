@@ -90,7 +90,7 @@ result<std::vector<node_start>> answers_of(const run_start& s, const job::job& j
   auto places = plan::node_places::make(j, nodes);
   if (!places) return places.failure();
   *places = places->without(absent);
-  auto parts = parts_of(s.from, nodes, [&](stage_id stage, rank_id rank) {
+  auto parts = parts_of(s.from, nodes, in.leader(), [&](stage_id stage, rank_id rank) {
     std::vector<node_id> of_rank;
     for (std::uint32_t d = 0; d < j.pipeline.replicas; ++d)
       of_rank.push_back(places->node_of(replica_id{d}, stage, rank));

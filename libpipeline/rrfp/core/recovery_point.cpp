@@ -73,7 +73,7 @@ recovery_point choose_recovery_point(std::span<const recovery_card> cards,
 }
 
 std::vector<recovery_point> parts_of(
-    const recovery_point& point, std::uint32_t nodes,
+    const recovery_point& point, std::uint32_t nodes, node_id leader,
     const std::function<std::vector<node_id>(stage_id, rank_id)>& nodes_of) {
   auto brief = point;
   brief.copies.clear();
@@ -86,7 +86,7 @@ std::vector<recovery_point> parts_of(
   for (const auto& copy : point.copies)
     for (const auto n : nodes_of(copy.first.stage, copy.first.rank))
       parts[n.value()].copies.insert(copy);
-  parts[0] = point;
+  parts[leader.value()] = point;
   return parts;
 }
 

@@ -96,10 +96,10 @@ recovery_point choose_recovery_point(std::span<const recovery_card> cards,
                                      std::span<const std::uint32_t> ranks);
 
 /// What each node needs of the point, by node: the copies of its ranks alone, and details if it
-/// keeps them. Node 0 needs all: it tells the nodes whom they connect to. `nodes_of`: those of a
-/// rank, of all replicas.
+/// keeps them. The leader needs all: it tells the nodes whom they connect to. `nodes_of`: those of
+/// a rank, of all replicas.
 std::vector<recovery_point> parts_of(
-    const recovery_point& point, std::uint32_t nodes,
+    const recovery_point& point, std::uint32_t nodes, node_id leader,
     const std::function<std::vector<node_id>(stage_id, rank_id)>& nodes_of);
 
 }  // namespace rrfp
