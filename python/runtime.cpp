@@ -32,6 +32,20 @@ namespace rrfp::python {
 
 namespace {
 
+/// Parts in Python run in the process that gave them.
+status check_places(const job::job& j) {
+  if (j.recovery.spares > 0)
+    return job::blame(j, "recovery.spares",
+                      "expected 0 for parts in Python, got " + std::to_string(j.recovery.spares));
+  if (j.recovery.may_lack_nodes())
+    return job::blame(j, "recovery.without_replacement",
+                      "expected \"wait\" for parts in Python, got \"reroute\"");
+  if (j.pipeline.shares != job::share_kind::equal)
+    return job::blame(j, "pipeline.shares",
+                      "expected \"equal\" for parts in Python, got \"measured\"");
+  return success();
+}
+
 /// A job of a program: the keys that it set, over the defaults.
 class program_job {
  public:
@@ -39,6 +53,7 @@ class program_job {
   program_job(const std::vector<std::string>& settings, bool counts)
       : job_(value_of(
             job::parse_job("", "settings", policies::registry(), settings, job::job_use::embed))) {
+    check(check_places(job_));
     job_.train.averages_accumulation = counts;
   }
 

@@ -250,14 +250,14 @@ TEST_CASE("Going on without a lost node needs replicas, and is not for programs"
        "least 1, got 0"},
       {reroute + "max_restarts = 1\n[pipeline]\nreplicas = 2", "accepted"},
   });
-  CHECK(
-      refusal(reroute + "max_restarts = 1\n[pipeline]\nreplicas = 2", {}, job::job_use::embed) ==
-      "x.toml:2: recovery.without_replacement: expected \"wait\" for the modules of a program, got "
-      "\"reroute\"");
+  check({
+      {"[recovery]\nspares = 1",
+       "x.toml:2: recovery.spares: spare nodes expect recovery.max_restarts of at least 1, got 0"},
+      {"[recovery]\nspares = 1\nmax_restarts = 1", "accepted"},
+  });
 }
 
-TEST_CASE(
-    "Measured shares need replicas and messages that do not block, and are not for programs") {
+TEST_CASE("Measured shares need replicas and messages that do not block") {
   const std::string shares = "[pipeline]\nshares = \"measured\"\n";
   const std::string blocking =
       "[dispatch]\nmode = \"in-order\"\npolicy = \"one_f_one_b\"\n"
@@ -275,9 +275,6 @@ TEST_CASE(
        "\"asynchronous\", got \"blocking\""},
       {shares + "replicas = 2", "accepted"},
   });
-  CHECK(refusal(shares + "replicas = 2", {}, job::job_use::embed) ==
-        "x.toml:2: pipeline.shares: expected \"equal\" for the modules of a program, got "
-        "\"measured\"");
 }
 
 TEST_CASE("A model that does not fit the pipeline is refused only for training") {

@@ -18,6 +18,11 @@ status check_options(const job::job& j, const pipeline_options& o) {
     return valid;
   if (j.device.kind != job::device_kind::cpu && o.make_compute)
     return job::blame(j, "device.kind", "expected \"cpu\" with a user-defined compute");
+  if (o.make_compute && (j.pipeline.shares != job::share_kind::equal ||
+                         j.recovery.without_replacement != job::loss_kind::wait))
+    return error{
+        "pipeline_options::make_compute: expected pipeline.shares = \"equal\" and "
+        "recovery.without_replacement = \"wait\": its ranks run the microbatches of their replica"};
   const bool has_model = o.make_compute || o.make_chunk || o.make_stage || o.loss;
   if (j.device.kind == job::device_kind::emulated)
     return !has_model
@@ -42,15 +47,20 @@ status pipeline::impl::open() {
       actors::make_torch_framework(), *std::move(setup),
       [this](actors::membership* members) { return model_->compare_names(members); },
       shared_from_this());
-  const auto shape = job::effective_shape(job_);
-  has_first_ = loop_->hosts(virtual_stage_id{0});
-  has_last_ = loop_->hosts(virtual_stage_id{shape.virtual_stages() - 1});
+  if (opened) note_places();
   return opened;
+}
+
+void pipeline::impl::note_places() {
+  has_first_ = loop_->hosts(virtual_stage_id{0});
+  has_last_ = loop_->hosts(virtual_stage_id{job::effective_shape(job_).virtual_stages() - 1});
 }
 
 status pipeline::impl::recover() {
   if (auto call = begin_call(); !call) return call.failure();
-  return loop_->recover();
+  auto recovered = loop_->recover();
+  if (recovered) note_places();
+  return recovered;
 }
 
 result<actors::session_setup> pipeline::impl::make_setup() {

@@ -267,18 +267,13 @@ status check_checkpoint(const job& j, const provenance& from) {
   return success();
 }
 
-status check_recovery(const job& j, const provenance& from, job_use use) {
-  if (j.recovery.spares > 0 && use == job_use::embed)
-    return from.blame("recovery.spares", "expected 0 for the modules of a program, got " +
-                                             std::to_string(j.recovery.spares));
+status check_recovery(const job& j, const provenance& from) {
   if (j.recovery.spares > 0 && j.recovery.max_restarts == 0)
     return from.blame("recovery.spares",
                       "spare nodes expect recovery.max_restarts of at least 1, got 0",
                       "recovery.max_restarts");
   constexpr auto key = "recovery.without_replacement";
   if (j.recovery.without_replacement == loss_kind::wait) return success();
-  if (use == job_use::embed)
-    return from.blame(key, "expected \"wait\" for the modules of a program, got \"reroute\"");
   if (j.pipeline.replicas == 1)
     return from.blame(key, "\"reroute\" expects pipeline.replicas of at least 2, got 1",
                       "pipeline.replicas");
@@ -292,11 +287,9 @@ status check_recovery(const job& j, const provenance& from, job_use use) {
   return success();
 }
 
-status check_shares(const job& j, const provenance& from, job_use use) {
+status check_shares(const job& j, const provenance& from) {
   constexpr auto key = "pipeline.shares";
   if (j.pipeline.shares == share_kind::equal) return success();
-  if (use == job_use::embed)
-    return from.blame(key, "expected \"equal\" for the modules of a program, got \"measured\"");
   if (j.pipeline.replicas == 1)
     return from.blame(key, "\"measured\" expects pipeline.replicas of at least 2, got 1",
                       "pipeline.replicas");
@@ -376,8 +369,8 @@ status validate(const job& j, const provenance& from, const policy_registry& pol
   for (const check holds : {check_shape, check_nodes, check_transport, check_train, check_jitter,
                             check_delays, check_costs})
     if (auto held = holds(j, from); !held) return held;
-  if (auto shares = check_shares(j, from, use); !shares) return shares;
-  if (auto recovery = check_recovery(j, from, use); !recovery) return recovery;
+  if (auto shares = check_shares(j, from); !shares) return shares;
+  if (auto recovery = check_recovery(j, from); !recovery) return recovery;
   if (auto dispatch = check_dispatch(j, from, policies); !dispatch) return dispatch;
   if (use == job_use::simulate) return success();
   if (use == job_use::embed) {
