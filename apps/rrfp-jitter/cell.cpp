@@ -82,6 +82,16 @@ std::string description_of(const cell& c) {
   return text;
 }
 
+void figures::add(const figures& part, double parts) {
+  for (const auto share : {&figures::idle, &figures::blocked, &figures::ranks, &figures::gathering,
+                           &figures::deferred, &figures::launch_gap_ms})
+    this->*share += part.*share / parts;
+  agreement += part.agreement;
+  slots_peak = std::max(slots_peak, part.slots_peak);
+  activation_bytes_peak = std::max(activation_bytes_peak, part.activation_bytes_peak);
+  held_bytes_peak = std::max(held_bytes_peak, part.held_bytes_peak);
+}
+
 double outcome::mean_ms() const {
   return std::accumulate(step_ms.begin(), step_ms.end(), 0.0) / static_cast<double>(step_ms.size());
 }

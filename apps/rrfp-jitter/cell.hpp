@@ -45,11 +45,10 @@ status check_cell(const cell& c);
 /// may give another outcome for the same line.
 std::string description_of(const cell& c);
 
-/// Times are in modelled milliseconds, independent of the wall clock's time scale. Memory is that
-/// of the fullest device; bytes are 0 for workloads that give only the times of [cost].
-struct outcome {
-  /// Duration of each step: the slowest replica plus the gradient exchange.
-  std::vector<double> step_ms;
+/// What a cell, or the cells of all seeds of a run, came to beside the times of the steps. Times
+/// are in modelled milliseconds, independent of the wall clock's time scale. Memory is that of the
+/// fullest device; bytes are 0 for workloads that give only the times of [cost].
+struct figures {
   /// Share of all devices' time without a running task; `blocked` is the part spent in a send that
   /// was not yet received.
   double idle = 0;
@@ -69,6 +68,14 @@ struct outcome {
   /// Peak of the activations, and of activations plus weights, gradients and optimizer state.
   std::uint64_t activation_bytes_peak = 0;
   std::uint64_t held_bytes_peak = 0;
+
+  /// Adds one of `parts`: shares and times are means, counts are sums, the larger peaks count.
+  void add(const figures& part, double parts);
+};
+
+struct outcome : figures {
+  /// Duration of each step: the slowest replica plus the gradient exchange.
+  std::vector<double> step_ms;
 
   double mean_ms() const;
 };

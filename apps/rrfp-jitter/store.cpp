@@ -26,19 +26,26 @@ error failed(const std::string& action, const std::string& path) {
   return error{path + ": cannot " + action + ": " + std::strerror(errno)};
 }
 
+/// Calls `f` with the name and each member of an outcome.
+void for_each(auto&& o, auto f) {
+  f("step_ms", o.step_ms);
+  f("idle", o.idle);
+  f("blocked", o.blocked);
+  f("ranks", o.ranks);
+  f("gathering", o.gathering);
+  f("deferred", o.deferred);
+  f("gathers", o.agreement.gathers);
+  f("deferrals", o.agreement.deferrals);
+  f("launch_gap_ms", o.launch_gap_ms);
+  f("slots_peak", o.slots_peak);
+  f("activation_bytes_peak", o.activation_bytes_peak);
+  f("held_bytes_peak", o.held_bytes_peak);
+}
+
 json json_of(const outcome& o) {
-  return {{"step_ms", o.step_ms},
-          {"idle", o.idle},
-          {"blocked", o.blocked},
-          {"ranks", o.ranks},
-          {"gathering", o.gathering},
-          {"deferred", o.deferred},
-          {"gathers", o.agreement.gathers},
-          {"deferrals", o.agreement.deferrals},
-          {"launch_gap_ms", o.launch_gap_ms},
-          {"slots_peak", o.slots_peak},
-          {"activation_bytes_peak", o.activation_bytes_peak},
-          {"held_bytes_peak", o.held_bytes_peak}};
+  json j;
+  for_each(o, [&](const char* name, const auto& x) { j[name] = x; });
+  return j;
 }
 
 json json_of(const cell& c, const outcome& o) {
@@ -49,18 +56,7 @@ json json_of(const cell& c, const outcome& o) {
 
 outcome outcome_of(const json& j) {
   outcome o;
-  j.at("step_ms").get_to(o.step_ms);
-  j.at("idle").get_to(o.idle);
-  j.at("blocked").get_to(o.blocked);
-  j.at("ranks").get_to(o.ranks);
-  j.at("gathering").get_to(o.gathering);
-  j.at("deferred").get_to(o.deferred);
-  j.at("gathers").get_to(o.agreement.gathers);
-  j.at("deferrals").get_to(o.agreement.deferrals);
-  j.at("launch_gap_ms").get_to(o.launch_gap_ms);
-  j.at("slots_peak").get_to(o.slots_peak);
-  j.at("activation_bytes_peak").get_to(o.activation_bytes_peak);
-  j.at("held_bytes_peak").get_to(o.held_bytes_peak);
+  for_each(o, [&](const char* name, auto& x) { j.at(name).get_to(x); });
   return o;
 }
 

@@ -72,16 +72,7 @@ summary summary_of(const experiment& e, const std::vector<outcome>& outcomes, st
   for (std::size_t i = 0; i < e.seeds.size(); ++i) {
     step_ms.push_back(cells[i].mean_ms());
     speed_ups.push_back(baseline[i].mean_ms() / cells[i].mean_ms());
-    s.idle += cells[i].idle / seeds;
-    s.blocked += cells[i].blocked / seeds;
-    s.ranks += cells[i].ranks / seeds;
-    s.gathering += cells[i].gathering / seeds;
-    s.deferred += cells[i].deferred / seeds;
-    s.agreement += cells[i].agreement;
-    s.launch_gap_ms += cells[i].launch_gap_ms / seeds;
-    s.slots_peak = std::max(s.slots_peak, cells[i].slots_peak);
-    s.activation_bytes_peak = std::max(s.activation_bytes_peak, cells[i].activation_bytes_peak);
-    s.held_bytes_peak = std::max(s.held_bytes_peak, cells[i].held_bytes_peak);
+    s.add(cells[i], seeds);
   }
   s.step_ms_deviation = deviation(step_ms);
   s.speed_up_deviation = deviation(speed_ups);

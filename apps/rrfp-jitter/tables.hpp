@@ -8,8 +8,9 @@
 
 namespace rrfp::experiment {
 
-/// One run of one workload in one weather, over all seeds.
-struct summary {
+/// One run of one workload in one weather: the means of the shares and of the launch gap over all
+/// seeds, the sums of the agreement, the largest peaks.
+struct summary : figures {
   /// Mean over seeds and steps, in milliseconds.
   double step_ms = 0;
   /// The baseline's time over this run's time, both summed over the seeds (paired).
@@ -17,15 +18,6 @@ struct summary {
   /// Sample standard deviations over the seeds; 0 with one seed.
   double step_ms_deviation = 0;
   double speed_up_deviation = 0;
-  double idle = 0;
-  double blocked = 0;
-  double ranks = 0;
-  double gathering = 0;
-  double deferred = 0;
-  /// Sums over the seeds.
-  agreement_counts agreement;
-  /// Wall clock: the runtime's own overhead.
-  double launch_gap_ms = 0;
 
   /// Whether ranks of a stage ever waited for each other.
   bool has_rank_waits() const { return ranks > 0 || agreement.gathers > 0; }
@@ -35,10 +27,6 @@ struct summary {
                ? 0
                : static_cast<double>(agreement.deferrals) / static_cast<double>(agreement.gathers);
   }
-  /// Maximum over the seeds.
-  std::uint32_t slots_peak = 0;
-  std::uint64_t activation_bytes_peak = 0;
-  std::uint64_t held_bytes_peak = 0;
 };
 
 /// Here and below, `outcomes` has one entry per cell, in the order of the cells.
