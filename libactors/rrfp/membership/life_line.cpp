@@ -92,9 +92,9 @@ void life_line::rest() {
 
 bool is_gone(const std::string& host, std::uint16_t port, std::chrono::milliseconds silent_max,
              const std::stop_token& stop) {
-  const name_lookup lookup{host, port};  // the host is a numeric address: nothing to wait for
-  if (!lookup.done() || !lookup.answer() || lookup.answer()->empty()) return false;
-  const auto to = begin_connect(lookup.answer()->front());
+  const auto at = numeric_address(host, port);
+  if (!at) return false;
+  const auto to = begin_connect(*at);
   if (!to) return to.failure().kind == error_kind::node_lost;
   if (!is_ready(to->get(), POLLOUT, silent_max, stop)) return false;
   const int failed = connect_error(to->get());

@@ -84,9 +84,9 @@ void process_standing::change(const std::function<void(membership_core::leader_c
 
 std::uint16_t process_standing::open_life_line(const std::string& host) {
   if (life_line_ != nullptr) return life_line_->port();
-  const control::name_lookup lookup{host, 0};  // the host is a numeric address: nothing to wait for
-  if (!lookup.done() || !lookup.answer() || lookup.answer()->empty()) return 0;
-  auto opened = control::life_line::open(lookup.answer()->front());
+  const auto here = control::numeric_address(host, 0);
+  if (!here) return 0;
+  auto opened = control::life_line::open(*here);
   if (!opened) return 0;
   life_line_ = *std::move(opened);
   return life_line_->port();

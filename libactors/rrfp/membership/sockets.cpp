@@ -121,6 +121,12 @@ int name_lookup::fd() const { return state_->ready.fd(); }
 bool name_lookup::done() const { return state_->done; }
 const result<std::vector<address>>& name_lookup::answer() const { return state_->answer; }
 
+result<address> numeric_address(const std::string& host, std::uint16_t port) {
+  const auto found = look_up(host, port, AI_NUMERICHOST);
+  if (!found) return found.failure();
+  return found->front();
+}
+
 namespace {
 
 address address_from(int fd, int (*function)(int, sockaddr*, socklen_t*)) {

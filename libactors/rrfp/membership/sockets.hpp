@@ -70,6 +70,9 @@ class name_lookup {
   std::shared_ptr<state> state_;
 };
 
+/// The address of a host in numeric form. Error: it is in no such form.
+result<address> numeric_address(const std::string& host, std::uint16_t port);
+
 /// The remote address of a connected socket, and the local address of any socket.
 address peer_address(int fd);
 address local_address(int fd);
