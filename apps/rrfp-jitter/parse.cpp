@@ -2,8 +2,9 @@
 #include <filesystem>
 #include <tuple>
 
+#include <rrfp/io/text_file.hpp>
 #include <rrfp/job/check_job.hpp>
-#include <rrfp/job/text_file.hpp>
+#include <rrfp/job/overrides.hpp>
 #include <rrfp/job/utf8.hpp>
 #include <rrfp/policies/registry.hpp>
 
@@ -411,7 +412,7 @@ result<experiment> parse_experiment(std::string_view text, const std::string& so
 }
 
 result<experiment> load_experiment(const std::string& path) {
-  const auto text = job::read_text_file(path, "an experiment file");
+  const auto text = files::read_text_file(path, job::job_bytes_max, "an experiment file");
   if (!text) return text.failure();
   return parse_experiment(*text, path);
 }

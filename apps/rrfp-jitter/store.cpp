@@ -11,6 +11,7 @@
 
 #include <rrfp/io/atomic_file.hpp>
 #include <rrfp/io/parse_json.hpp>
+#include <rrfp/io/text_file.hpp>
 
 #include "checksum.hpp"
 #include "tables.hpp"
@@ -81,25 +82,6 @@ std::optional<std::pair<std::string, outcome>> parse_line(const std::string& tex
   }
 }
 
-result<std::string> text_of(const std::string& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file{std::fopen(path.c_str(), "rb"),
-                                                             std::fclose};
-  if (!file) {
-    if (errno == ENOENT) return std::string{};
-    return failed("be read", path);
-  }
-  std::string text;
-  char buffer[1 << 16];
-  while (const auto n = std::fread(buffer, 1, sizeof buffer, file.get())) {
-    text.append(buffer, n);
-    if (text.size() > store_bytes_max)
-      return error{path + ": expected cells of an experiment of at most " +
-                   std::to_string(store_bytes_max) + " bytes, got more"};
-  }
-  if (std::ferror(file.get()) != 0) return failed("be read", path);
-  return text;
-}
-
 /// A text as a field of CSV.
 std::string quoted(const std::string& s) {
   std::string q = "\"";
@@ -114,7 +96,9 @@ result<store> store::open(const std::string& folder) {
   fs::create_directories(folder, refused);
   if (refused) return error{folder + ": cannot create the folder: " + refused.message()};
   store s{(fs::path{folder} / "cells.jsonl").string()};
-  const auto text = text_of(s.path_);
+  const auto text = fs::exists(s.path_, refused)
+                        ? files::read_text_file(s.path_, store_bytes_max, "cells of an experiment")
+                        : result<std::string>{std::string{}};
   if (!text) return text.failure();
 
   std::string kept;

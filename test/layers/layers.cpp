@@ -44,7 +44,9 @@ const std::map<std::string, layer, std::less<>>& layers() {
         {}}},
       // Jobs are read and planned with the policies that the caller passes in.
       {"job",
-       {"libpipeline/rrfp/job", {"core", "simulate", "workload", "hugging_face"}, {"toml++"}}},
+       {"libpipeline/rrfp/job",
+        {"core", "io", "simulate", "workload", "hugging_face"},
+        {"toml++"}}},
       // A file format, independent of models and of the tensor library.
       {"safetensors", {"libpipeline/rrfp/safetensors", {"core", "io"}, {}}},
       {"checkpoint", {"libpipeline/rrfp/checkpoint", {"core", "io", "safetensors"}, {}}},

@@ -1,10 +1,8 @@
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include <rrfp/checkpoint/checksum.hpp>
 #include <rrfp/checkpoint/ring.hpp>
+#include <rrfp/io/text_file.hpp>
 
 #include "folders.hpp"
 
@@ -13,20 +11,6 @@ namespace rrfp::checkpoint {
 namespace fs = std::filesystem;
 
 namespace {
-
-result<std::string> text_of(const std::string& path) {
-  std::error_code unknown;
-  const auto bytes = fs::file_size(path, unknown);
-  if (unknown) return error{path + ": cannot read: " + unknown.message()};
-  if (bytes > manifest_bytes_max)
-    return error{path + ": " + std::to_string(bytes) + " bytes: expected at most " +
-                 std::to_string(manifest_bytes_max)};
-  const std::ifstream in{path, std::ios::binary};
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return error{path + ": cannot read"};
-  return text.str();
-}
 
 status verify_file(const std::string& folder, const file_entry& f, verification level) {
   const auto path = path_in(folder, f.name);
@@ -83,7 +67,7 @@ result<found_checkpoint> verify(const std::string& folder, verification level) {
   std::error_code unknown;
   if (!fs::exists(path, unknown))
     return error{folder + ": not a checkpoint: it has no manifest.json"};
-  const auto text = text_of(path);
+  const auto text = files::read_text_file(path, manifest_bytes_max, "a manifest");
   if (!text) return text.failure();
   auto m = parse_manifest(*text);
   if (!m) return error{path + ": " + m.message()};

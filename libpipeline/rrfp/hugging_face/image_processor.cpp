@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using json = nlohmann::ordered_json;
 
 result<json> read_object(const std::string& file) {
-  const auto text = read_text_file(file);
+  const auto text = read_config_text(file);
   if (!text) return text.failure();
   return parse_object(*text, file);
 }

@@ -1,11 +1,10 @@
 #include "json_file.hpp"
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include <rrfp/hugging_face/config.hpp>
+#include <rrfp/io/text_file.hpp>
 
 namespace rrfp::hugging_face {
 
@@ -15,18 +14,8 @@ std::string config_file(const std::string& path) {
   return fs::is_directory(path, unknown) ? (fs::path(path) / "config.json").string() : path;
 }
 
-result<std::string> read_text_file(const std::string& file) {
-  std::error_code failure;
-  const auto size = std::filesystem::file_size(file, failure);
-  if (failure) return error{file + ": cannot be read: " + failure.message()};
-  if (size > config_bytes_max)
-    return error{file + ": expected at most " + std::to_string(config_bytes_max) + " bytes, got " +
-                 std::to_string(size)};
-  const std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return error{file + ": cannot be read"};
-  return text.str();
+result<std::string> read_config_text(const std::string& file) {
+  return files::read_text_file(file, config_bytes_max, "a config file");
 }
 
 result<nlohmann::ordered_json> parse_object(std::string_view text, const std::string& source) {

@@ -13,7 +13,7 @@ namespace rrfp::hugging_face {
 std::string config_file(const std::string& path);
 
 /// Error: the file cannot be read, or has more than config_bytes_max bytes.
-result<std::string> read_text_file(const std::string& file);
+result<std::string> read_config_text(const std::string& file);
 
 /// `source` names the file in errors. Error: the text is not JSON, or not an object.
 result<nlohmann::ordered_json> parse_object(std::string_view text, const std::string& source);

@@ -256,7 +256,7 @@ result<model_options> parse_config(std::string_view text, const std::string& sou
 
 result<model_options> read_config(const std::string& path) {
   const auto file = config_file(path);
-  const auto text = read_text_file(file);
+  const auto text = read_config_text(file);
   if (!text) return text.failure();
   return parse_config(*text, file);
 }

@@ -141,7 +141,7 @@ std::string to_config(const model_options& m, std::string_view dtype) {
 result<std::string> config_with_dtype(const std::string& folder, const model_options& model,
                                       std::string_view dtype) {
   const auto file = config_file(folder);
-  const auto text = read_text_file(file);
+  const auto text = read_config_text(file);
   if (!text) return text.failure();
   auto original = parse_config(*text, file);
   if (!original) return original.failure();

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include <rrfp/base/check.hpp>
-#include <rrfp/job/text_file.hpp>
 #include <rrfp/job/utf8.hpp>
 
 #include "profile.hpp"
@@ -28,6 +27,13 @@ void resolve_paths(path_rule rule, const fs::path& folder, value& v) {
 }
 
 }  // namespace
+
+std::string absolute_path(const std::filesystem::path& folder, const std::string& path) {
+  std::error_code failed;
+  const auto joined = folder / path;
+  const auto whole = std::filesystem::absolute(joined, failed);
+  return (failed ? joined : whole).lexically_normal().string();
+}
 
 result<value> resolved(const key& k, value v, const fs::path& folder, const origin& from) {
   resolve_paths(k.paths, folder, v);

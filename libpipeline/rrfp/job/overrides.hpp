@@ -11,6 +11,9 @@
 
 namespace rrfp::job {
 
+/// The absolute, normalized form of a path that is relative to `folder`.
+std::string absolute_path(const std::filesystem::path& folder, const std::string& path);
+
 class overrides {
  public:
   /// Reads `section.key = value`. Relative paths are relative to the folder of `source`. A section

@@ -3,11 +3,11 @@
 
 #include <rrfp/base/check.hpp>
 #include <rrfp/hugging_face/config.hpp>
+#include <rrfp/io/text_file.hpp>
 #include <rrfp/job/check_job.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/job/overrides.hpp>
 #include <rrfp/job/provenance.hpp>
-#include <rrfp/job/text_file.hpp>
 #include <rrfp/job/toml_reader.hpp>
 #include <rrfp/job/utf8.hpp>
 #include "profile.hpp"
@@ -272,7 +272,7 @@ result<job> parse_job(std::string_view text, const std::string& source_name,
 
 result<job> load_job(const std::string& path, const policy_registry& policies,
                      std::span<const std::string> settings, job_use use) {
-  const auto text = read_text_file(path, "a job file");
+  const auto text = files::read_text_file(path, job_bytes_max, "a job file");
   if (!text) return text.failure();
   return parse_job(*text, path, policies, settings, use);
 }

@@ -1,13 +1,14 @@
 #include "profile.hpp"
 
-#include <rrfp/job/text_file.hpp>
+#include <rrfp/io/text_file.hpp>
+#include <rrfp/job/job.hpp>
 
 #include "schema.hpp"
 
 namespace rrfp::job {
 
 result<std::vector<setting>> read_profile(const std::string& path) {
-  const auto text = read_text_file(path, "a profile");
+  const auto text = files::read_text_file(path, job_bytes_max, "a profile");
   if (!text) return text.failure();
   const auto doc = read_toml(*text, path, {});
   if (!doc) return doc.failure();

@@ -1,12 +1,9 @@
 #include <rrfp/safetensors/collection.hpp>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include <rrfp/base/printable.hpp>
+#include <rrfp/io/text_file.hpp>
 
 #include "strict_json.hpp"
 
@@ -16,20 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-result<std::string> text_of_index(const std::string& path) {
-  std::error_code unknown;
-  const auto size = fs::file_size(path, unknown);
-  if (unknown) return error{path + ": cannot read: " + unknown.message()};
-  if (size > header_bytes_max)
-    return error{path + ": " + std::to_string(size) + " bytes: expected at most " +
-                 std::to_string(header_bytes_max)};
-  std::ostringstream text;
-  const std::ifstream in{path};
-  text << in.rdbuf();
-  if (!in) return error{path + ": cannot read: " + std::strerror(errno)};
-  return text.str();
-}
 
 /// Whether the path stays within the folder. Symbolic links are allowed, since model hubs keep
 /// their files elsewhere and link to them.
@@ -68,7 +51,7 @@ result<collection> collection::open_file(const std::string& path) {
 
 result<collection> collection::open_index(const std::string& path) {
   const auto wrong = [&](const std::string& message) { return error{path + ": " + message}; };
-  const auto text = text_of_index(path);
+  const auto text = files::read_text_file(path, header_bytes_max, "an index");
   if (!text) return text.failure();
   const auto index = parse_strict(*text);
   if (!index) return wrong(index.message());
