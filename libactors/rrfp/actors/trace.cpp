@@ -127,31 +127,27 @@ class json_events {
   bool first_ = true;
 };
 
+template <class Record>
+void keep(std::mutex& mutex, std::vector<Record>& records, const Record& r,
+          std::uint64_t& dropped) {
+  const std::lock_guard lock{mutex};
+  if (records.size() < trace_recorder::records_max)
+    records.push_back(r);
+  else
+    ++dropped;
+}
+
+template <class Value>
+Value copy_of(std::mutex& mutex, const Value& value) {
+  const std::lock_guard lock{mutex};
+  return value;
+}
+
 }  // namespace
 
-void trace_recorder::add(const task_record& r) {
-  const std::lock_guard lock{mutex_};
-  if (tasks_.size() < records_max)
-    tasks_.push_back(r);
-  else
-    ++dropped_;
-}
-
-void trace_recorder::add(const wait_record& r) {
-  const std::lock_guard lock{mutex_};
-  if (waits_.size() < records_max)
-    waits_.push_back(r);
-  else
-    ++dropped_;
-}
-
-void trace_recorder::add(const step_record& r) {
-  const std::lock_guard lock{mutex_};
-  if (steps_.size() < records_max)
-    steps_.push_back(r);
-  else
-    ++dropped_;
-}
+void trace_recorder::add(const task_record& r) { keep(mutex_, tasks_, r, dropped_); }
+void trace_recorder::add(const wait_record& r) { keep(mutex_, waits_, r, dropped_); }
+void trace_recorder::add(const step_record& r) { keep(mutex_, steps_, r, dropped_); }
 
 void trace_recorder::add(recovery_record r) {
   const std::lock_guard lock{mutex_};
@@ -159,29 +155,12 @@ void trace_recorder::add(recovery_record r) {
 }
 
 std::vector<recovery_record> trace_recorder::recoveries() const {
-  const std::lock_guard lock{mutex_};
-  return recoveries_;
+  return copy_of(mutex_, recoveries_);
 }
-
-std::vector<task_record> trace_recorder::tasks() const {
-  const std::lock_guard lock{mutex_};
-  return tasks_;
-}
-
-std::vector<wait_record> trace_recorder::waits() const {
-  const std::lock_guard lock{mutex_};
-  return waits_;
-}
-
-std::vector<step_record> trace_recorder::steps() const {
-  const std::lock_guard lock{mutex_};
-  return steps_;
-}
-
-std::uint64_t trace_recorder::dropped() const {
-  const std::lock_guard lock{mutex_};
-  return dropped_;
-}
+std::vector<task_record> trace_recorder::tasks() const { return copy_of(mutex_, tasks_); }
+std::vector<wait_record> trace_recorder::waits() const { return copy_of(mutex_, waits_); }
+std::vector<step_record> trace_recorder::steps() const { return copy_of(mutex_, steps_); }
+std::uint64_t trace_recorder::dropped() const { return copy_of(mutex_, dropped_); }
 
 namespace {
 

@@ -35,25 +35,15 @@ std::string_view name(link_jitter kind) {
 }
 
 std::optional<jitter_options> jitter_level(std::string_view level, std::uint64_t seed) {
+  if (level.size() != 2 || level[0] != 'J' || level[1] < '0' || level[1] > '3') return std::nullopt;
   jitter_options options;
   options.seed = seed;
-  if (level == "J0") return options;
+  const auto number = level[1] - '0';
+  if (number == 0) return options;
   options.compute = compute_jitter::paper;
-  if (level == "J1") {
-    options.probability = 0.1;
-    options.floor_ms = 5;
-    options.alpha = 0.5;
-  } else if (level == "J2") {
-    options.probability = 0.2;
-    options.floor_ms = 10;
-    options.alpha = 1.0;
-  } else if (level == "J3") {
-    options.probability = 0.3;
-    options.floor_ms = 15;
-    options.alpha = 1.5;
-  } else {
-    return std::nullopt;
-  }
+  options.probability = number / 10.0;
+  options.floor_ms = 5.0 * number;
+  options.alpha = 0.5 * number;
   return options;
 }
 

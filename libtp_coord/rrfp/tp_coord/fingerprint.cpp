@@ -1,3 +1,7 @@
+#include <cstring>
+
+#include <rrfp/base/check.hpp>
+#include <rrfp/base/codec.hpp>
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/tp_coord/fingerprint.hpp>
 
@@ -7,38 +11,11 @@ namespace {
 
 constexpr std::uint32_t magic = 0x54505246;  // "FRPT"
 
-class writer {
- public:
-  template <class T>
-  void put(T value) {
-    for (std::size_t i = 0; i < sizeof(T); ++i) {
-      bytes_[at_++] = static_cast<std::byte>((static_cast<std::uint64_t>(value) >> (8 * i)) & 0xff);
-    }
-  }
-  encoded_fingerprint bytes() const { return bytes_; }
-
- private:
-  encoded_fingerprint bytes_{};
-  std::size_t at_ = 0;
-};
-
-class reader {
- public:
-  explicit reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  template <class T>
-  T get() {
-    std::uint64_t value = 0;
-    for (std::size_t i = 0; i < sizeof(T); ++i) {
-      value |= static_cast<std::uint64_t>(bytes_[at_++]) << (8 * i);
-    }
-    return static_cast<T>(value);
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-  std::size_t at_ = 0;
-};
+/// The fields in their order in the wire format.
+void fields(auto f, auto& x, std::uint32_t& mark, std::uint8_t& unused) {
+  f(mark, x.op, x.type, x.site.launched_task.kind, unused, x.site.step, x.site.launch,
+    x.site.launched_task.mb, x.site.launched_task.chunk, x.ordinal, x.root, x.count);
+}
 
 }  // namespace
 
@@ -91,45 +68,28 @@ std::optional<std::string> disagreement(std::span<const fingerprint> prints) {
 }
 
 encoded_fingerprint encode(const fingerprint& f) {
-  writer out;
-  out.put(magic);
-  out.put(static_cast<std::uint8_t>(f.op));
-  out.put(static_cast<std::uint8_t>(f.type));
-  out.put(static_cast<std::uint8_t>(f.site.launched_task.kind));
-  out.put(std::uint8_t{0});
-  out.put(f.site.step.value());
-  out.put(f.site.launch.value());
-  out.put(f.site.launched_task.mb.value());
-  out.put(f.site.launched_task.chunk.value());
-  out.put(f.ordinal);
-  out.put(f.root.value());
-  out.put(f.count);
-  return out.bytes();
+  auto mark = magic;
+  std::uint8_t unused = 0;
+  auto sent = f;
+  encoder out;
+  fields([&](auto&... members) { out(members...); }, sent, mark, unused);
+  const auto bytes = out.take();
+  encoded_fingerprint made;
+  RRFP_CHECK(bytes.size() == made.size(), "a fingerprint has a fixed size");
+  std::memcpy(made.data(), bytes.data(), bytes.size());
+  return made;
 }
 
 std::optional<fingerprint> decode(std::span<const std::byte> bytes) {
   if (bytes.size() < encoded_fingerprint().size()) return std::nullopt;
-  reader in(bytes);
-  if (in.get<std::uint32_t>() != magic) return std::nullopt;
+  std::uint32_t mark = 0;
+  std::uint8_t unused = 0;
   fingerprint f;
-  const auto op = in.get<std::uint8_t>();
-  const auto type = in.get<std::uint8_t>();
-  const auto kind = in.get<std::uint8_t>();
-  in.get<std::uint8_t>();
-  if (op > static_cast<std::uint8_t>(operation::barrier) ||
-      type > static_cast<std::uint8_t>(element::int64) || kind >= task_kinds) {
+  decoder in{{reinterpret_cast<const char*>(bytes.data()), bytes.size()}};
+  fields([&](auto&... members) { in(members...); }, f, mark, unused);
+  if (mark != magic || f.op > operation::barrier || f.type > element::int64 ||
+      static_cast<std::uint8_t>(f.site.launched_task.kind) >= task_kinds)
     return std::nullopt;
-  }
-  f.op = static_cast<operation>(op);
-  f.type = static_cast<element>(type);
-  f.site.launched_task.kind = static_cast<task_kind>(kind);
-  f.site.step = step_id{in.get<std::uint64_t>()};
-  f.site.launch = launch_seq{in.get<std::uint64_t>()};
-  f.site.launched_task.mb = microbatch_id{in.get<std::uint32_t>()};
-  f.site.launched_task.chunk = chunk_id{in.get<std::uint32_t>()};
-  f.ordinal = in.get<std::uint32_t>();
-  f.root = rank_id{in.get<std::uint32_t>()};
-  f.count = in.get<std::uint64_t>();
   return f;
 }
 
