@@ -267,37 +267,36 @@ status check_checkpoint(const job& j, const provenance& from) {
   return success();
 }
 
-status check_recovery(const job& j, const provenance& from) {
-  if (j.recovery.spares > 0 && j.recovery.max_restarts == 0)
-    return from.blame("recovery.spares",
-                      "spare nodes expect recovery.max_restarts of at least 1, got 0",
-                      "recovery.max_restarts");
-  constexpr auto key = "recovery.without_replacement";
-  if (j.recovery.without_replacement == loss_kind::wait) return success();
+/// `word` of `key` needs replicas that can run each other's microbatches.
+status check_sharing(std::string_view key, const std::string& word, const job& j,
+                     const provenance& from) {
   if (j.pipeline.replicas == 1)
-    return from.blame(key, "\"reroute\" expects pipeline.replicas of at least 2, got 1",
+    return from.blame(key, in_quotes(word) + " expects pipeline.replicas of at least 2, got 1",
                       "pipeline.replicas");
-  if (j.dispatch.messages == messages_kind::blocking)
-    return from.blame(key,
-                      "\"reroute\" expects dispatch.messages = \"asynchronous\", got \"blocking\"",
-                      "dispatch.messages");
-  if (j.recovery.max_restarts == 0)
-    return from.blame(key, "\"reroute\" expects recovery.max_restarts of at least 1, got 0",
+  if (j.dispatch.messages == messages_kind::asynchronous) return success();
+  return from.blame(
+      key, in_quotes(word) + " expects dispatch.messages = \"asynchronous\", got \"blocking\"",
+      "dispatch.messages");
+}
+
+status check_recovery(const job& j, const provenance& from) {
+  const auto needs_restarts = [&](std::string_view key, const char* what) {
+    return from.blame(key, std::string{what} + " recovery.max_restarts of at least 1, got 0",
                       "recovery.max_restarts");
-  return success();
+  };
+  const bool reroutes = j.recovery.without_replacement == loss_kind::reroute;
+  constexpr auto key = "recovery.without_replacement";
+  if (reroutes)
+    if (auto fits = check_sharing(key, "reroute", j, from); !fits) return fits;
+  if (j.recovery.max_restarts > 0) return success();
+  if (reroutes) return needs_restarts(key, "\"reroute\" expects");
+  return j.recovery.spares > 0 ? needs_restarts("recovery.spares", "spare nodes expect")
+                               : success();
 }
 
 status check_shares(const job& j, const provenance& from) {
-  constexpr auto key = "pipeline.shares";
   if (j.pipeline.shares == share_kind::equal) return success();
-  if (j.pipeline.replicas == 1)
-    return from.blame(key, "\"measured\" expects pipeline.replicas of at least 2, got 1",
-                      "pipeline.replicas");
-  if (j.dispatch.messages == messages_kind::blocking)
-    return from.blame(key,
-                      "\"measured\" expects dispatch.messages = \"asynchronous\", got \"blocking\"",
-                      "dispatch.messages");
-  return success();
+  return check_sharing("pipeline.shares", "measured", j, from);
 }
 
 /// A disturbance of one stage or link needs that stage or link.
