@@ -305,6 +305,7 @@ class session::impl {
     run_result result;
     if (leads) {
       result = job_over.get_future().get();
+      if (link != nullptr) note_loss(*link, result);
       if (setup_.on_ending) setup_.on_ending(result);
     }
     const auto over = node_over.get_future().get();
@@ -317,11 +318,25 @@ class session::impl {
       result.nothing_lost = over.nothing_lost;
       result.hung = over.hung;
       result.drained = over.drained;
+      if (link != nullptr) note_loss(*link, result);
       if (setup_.on_ending) setup_.on_ending(result);
     }
     set_receivers(nullptr, nullptr);
     if (link != nullptr) finish(*link, over.how, over.message, result);
     return result;
+  }
+
+  /// A failure together with a loss is its consequence: a collective of the lost node fails before
+  /// the loss is known.
+  void note_loss(cluster_link& link, run_result& result) const {
+    if (result.how != ending::done && result.how != ending::failed) return;
+    const auto limit = result.how == ending::failed && link.has_lost_connections()
+                           ? unexplained_loss_time
+                           : std::chrono::milliseconds{0};
+    if (const auto lost = cluster_->members->loss(limit)) {
+      result.how = ending::node_lost;
+      result.message = lost->why;
+    }
   }
 
   /// The other nodes get what they need of this one, and this one their traces.
@@ -332,13 +347,8 @@ class session::impl {
     else if (result.drained)
       link.finish(nullptr);  // no node takes the end of another for a loss
     // A node lost before all nodes have finished may not have completed its part, so all nodes
-    // report the loss. A failure together with a loss is its consequence: a collective of the
-    // lost node fails before the loss is known.
-    const bool can_be_loss = how == ending::done || how == ending::failed;
-    if (const auto lost = cluster_->members->loss(); can_be_loss && lost) {
-      result.how = ending::node_lost;
-      result.message = lost->why;
-    }
+    // report the loss.
+    note_loss(link, result);
     if (how == ending::node_lost && leads() && setup_.trace != nullptr)
       result.trace_gaps = "only the tasks of node " + std::to_string(node().value()) + ": " + why;
   }
