@@ -3,7 +3,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "../common/table_text.hpp"
 #include "cell.hpp"
@@ -32,13 +31,6 @@ std::string table_of(const std::vector<loss_report>& runs, std::size_t from) {
   return table_text(rows);
 }
 
-std::string json_of(const experiment::cell& c, const loss_report& r) {
-  auto line = nlohmann::ordered_json::parse(json_of(r));
-  line["workload"] = c.workload;
-  line["weather"] = c.weather;
-  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
-
 }  // namespace
 
 result<losses_of_runs> losses_of_all(const experiment::experiment& e, loss_options wanted) {
@@ -56,7 +48,7 @@ result<losses_of_runs> losses_of_all(const experiment::experiment& e, loss_optio
         return within(e.source + ": " + title_of(c, number), may.failure());
       auto one = losses_of(c.job, wanted, e.steps);
       if (!one) return within(e.source + ": " + title_of(c, number), one.failure());
-      made.json += json_of(c, *one);
+      made.json += json_of(*one, {{"workload", c.workload}, {"weather", c.weather}}) + "\n";
       reports.push_back(*std::move(one));
       title = fmt::format("{} - weather {}", c.workload, c.weather);
     }

@@ -159,7 +159,8 @@ std::string sentence_of(const loss_report& r) {
   return "Most useful time: " + text + ".";
 }
 
-std::string json_of(const loss_report& r) {
+std::string json_of(const loss_report& r,
+                    const std::vector<std::pair<std::string, std::string>>& about) {
   using json = nlohmann::ordered_json;
   json rows = json::array();
   for (const auto& row : r.rows) {
@@ -176,19 +177,21 @@ std::string json_of(const loss_report& r) {
       rows.back()["why_not"] = row.why_not;
   }
   const auto& m = r.model;
-  json report{{"run", r.job},
-              {"nodes", m.nodes},
-              {"step_s", m.step},
-              {"notice_s", m.notice},
-              {"rejoin_s", m.rejoin},
-              {"replace_s", m.replace},
-              {"repair_s", m.repair},
-              {"restart_s", m.restart},
-              {"checkpoint_s", m.checkpoint},
-              {"copy_every", static_cast<std::uint64_t>(m.copy_every)},
-              {"losses", m.losses},
-              {"rows", rows},
-              {"sentence", sentence_of(r)}};
+  json report = json::object();
+  for (const auto& [name, text] : about) report[name] = text;
+  report.update({{"run", r.job},
+                 {"nodes", m.nodes},
+                 {"step_s", m.step},
+                 {"notice_s", m.notice},
+                 {"rejoin_s", m.rejoin},
+                 {"replace_s", m.replace},
+                 {"repair_s", m.repair},
+                 {"restart_s", m.restart},
+                 {"checkpoint_s", m.checkpoint},
+                 {"copy_every", static_cast<std::uint64_t>(m.copy_every)},
+                 {"losses", m.losses},
+                 {"rows", rows},
+                 {"sentence", sentence_of(r)}});
   if (r.slowdown) report["slowdown"] = *r.slowdown;
   return report.dump(-1, ' ', false, json::error_handler_t::replace);
 }

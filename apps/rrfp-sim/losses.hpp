@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <rrfp/job/job.hpp>
@@ -46,7 +47,9 @@ result<loss_report> losses_of(job::job j, const loss_options& wanted, std::uint6
 std::string table_of(const loss_report& r);
 /// Names the best way at each MTBF.
 std::string sentence_of(const loss_report& r);
-std::string json_of(const loss_report& r);
+/// `about`: names and texts that come first.
+std::string json_of(const loss_report& r,
+                    const std::vector<std::pair<std::string, std::string>>& about = {});
 /// The useful time over the MTBF, a line for each way (SVG).
 std::string chart_of(const loss_report& r);
 

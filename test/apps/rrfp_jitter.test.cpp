@@ -205,7 +205,7 @@ TEST_CASE("bad experiments and arguments are refused in one line, and nothing is
   require_refused(run_jitter({folder / "absent.toml", "--out", out}),
                   {"absent.toml: cannot be read: No such file"});
   require_refused(run_jitter({file, "--cell", "12"}), {"--cell", "below 12", "got 12"});
-  require_refused(run_jitter({file}), {"--out FOLDER or --cell N"});
+  require_refused(run_jitter({file}), {"--out FOLDER, --cell N or --losses HOURS"});
   require_refused(run_jitter({"--out", out}), {"an experiment file"});
   require_refused(run_jitter({file, "--out", "/proc/none"}), {"--out: /proc/none: cannot create"});
   CHECK(run_jitter({file, "--nonsense"}).code == 2);

@@ -1,4 +1,4 @@
-#include <cstring>
+#include <algorithm>
 
 #include <rrfp/base/check.hpp>
 #include <rrfp/base/codec.hpp>
@@ -76,7 +76,7 @@ encoded_fingerprint encode(const fingerprint& f) {
   const auto bytes = out.take();
   encoded_fingerprint made;
   RRFP_CHECK(bytes.size() == made.size(), "a fingerprint has a fixed size");
-  std::memcpy(made.data(), bytes.data(), bytes.size());
+  std::ranges::transform(bytes, made.begin(), [](char c) { return static_cast<std::byte>(c); });
   return made;
 }
 

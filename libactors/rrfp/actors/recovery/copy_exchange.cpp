@@ -22,8 +22,8 @@ std::uint64_t hash_of(const tensor_buffer& bytes) {
   return sum.value();
 }
 
-/// The least that a thread can have.
-constexpr int lowest_priority = 19;
+/// As of setpriority(2): tasks come first, but copies do not starve beside them.
+constexpr int low_priority = 10;
 
 constexpr std::chrono::milliseconds arrivals_told_every{500};
 
@@ -35,7 +35,7 @@ copy_exchange::copy_exchange(recovery_setup setup, run_context& context, node_id
       context_(context),
       here_(here),
       buddies_(std::move(buddies)),
-      worker_("recovery", {}, lowest_priority) {
+      worker_("recovery", {}, low_priority) {
   // The nodes that hold it may be lost next.
   if (setup_.from.has_copies()) setup_.copies->keep(setup_.from.record);
 }
