@@ -413,7 +413,8 @@ TEST_CASE("Closing under traffic is prompt, leaks nothing, and the other node re
   };
   const auto segments = entries_of("/dev/shm");
   CHECK(run_nodes(tls, {body, body}) == "");
-  CHECK(entries_of("/dev/shm") <= segments);
+  // Other processes of the machine may have some for a moment.
+  CHECK(eventually([&] { return entries_of("/dev/shm") <= segments; }));
 }
 
 TEST_CASE("Mail of any size is read in the order in which its node sent it") {
