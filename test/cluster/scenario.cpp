@@ -217,9 +217,14 @@ pipeline_shape scenario::widest() const {
   return widest;
 }
 
+std::vector<node_id> scenario::spare_nodes() const {
+  std::vector<node_id> all;
+  for (auto n = nodes - spares; n < nodes; ++n) all.emplace_back(n);
+  return all;
+}
+
 rank_hosts scenario::rank_places() const {
-  rank_hosts all{{}, stage_ranks(), {}, reroutes};
-  for (auto n = nodes - spares; n < nodes; ++n) all.spares.emplace_back(n);
+  rank_hosts all{{}, stage_ranks(), spare_nodes(), reroutes};
   for (std::uint32_t d = 0; d < replicas; ++d)
     for (std::uint32_t st = 0; st < shape.stages; ++st)
       for (std::uint32_t r = 0; r < ranks; ++r)

@@ -125,6 +125,7 @@ struct scenario {
     const auto at = (replica.value() * shape.stages + stage.value()) * ranks + rank.value();
     return node_id{at * (nodes - spares) / (replicas * stage_ranks())};
   }
+  std::vector<node_id> spare_nodes() const;
   rank_hosts rank_places() const;
   /// The nodes of all ranks while these are absent.
   std::vector<node_id> places(const std::vector<node_id>& absent) const;

@@ -1040,7 +1040,7 @@ std::optional<node_id> session::buddy_of_rank(stage_id stage, rank_id rank) cons
   auto hosts = c().hosts;
   for (const auto n : setup_.absent) hosts[n.value()].clear();
   return buddy_of(
-      c().replicas, [&](replica_id d) { return node_of(d, stage, rank); }, c().rank_places().spares,
+      c().replicas, [&](replica_id d) { return node_of(d, stage, rank); }, c().spare_nodes(),
       hosts);
 }
 

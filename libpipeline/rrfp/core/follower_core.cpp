@@ -54,17 +54,15 @@ bool follower_core::expects(const event::any& e) const {
 
 // ---- joining
 
-// The process may have been stopped while it connected.
-
 void follower_core::after(const event::unreachable& e) {
-  if (!begin_turn()) return;
+  if (!begin_turn()) return;  // stopped while it connected
   if (!e.for_good) return retry(e.why, e.is_refused);
   phase_ = follower_phase::ended;
   common_.act(action::join_failed{e.why, false});
 }
 
 void follower_core::after(const event::opened& e) {
-  if (!begin_turn()) return common_.act(action::close{e.connection});
+  if (!begin_turn()) return common_.act(action::close{e.connection});  // the same
   connection_ = e.connection;
   address_ = e.address;
   host_ = e.host;

@@ -20,7 +20,7 @@ struct rank_hosts {
   std::size_t ranks_of_replica = 0;
   /// Nodes that host no rank until one is absent.
   std::vector<node_id> spares{};
-  /// A node takes over ranks that it has in another replica.
+  /// A node that has a rank in one replica may run the same rank of another replica, too.
   bool reroutes = false;
 
   bool may_lack_nodes() const { return reroutes || !spares.empty(); }

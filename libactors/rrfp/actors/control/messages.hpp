@@ -317,7 +317,7 @@ auto fields(auto f, job_ended& x) {
   X(restore_state) X(state_restored) X(begin_step) X(arrived) X(run_launch) X(launch_done) \
   X(end_step) X(rank_step_ended) X(stage_step_ended) X(apply_update) X(update_applied)     \
   X(step_over) X(take_snapshot) X(snapshot_taken) X(snapshot_written) X(copy_state)        \
-  X(copy_held) X(copy_offered) X(fetch_copy) X(copies_arrive) X(keep_copies) \
+  X(copy_held) X(copy_offered) X(fetch_copy) X(copies_arrive) X(keep_copies)               \
   X(report_weights) X(stage_weights)                                                       \
   X(report_progress) X(stage_progress) X(report_requested) X(write_report) X(failed)       \
   X(interrupted) X(drain_asked) X(job_ended)

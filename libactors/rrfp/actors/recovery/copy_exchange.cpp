@@ -17,9 +17,8 @@ std::string name_of(const copy_key& what) {
 }
 
 std::uint64_t hash_of(const tensor_buffer& bytes) {
-  checkpoint::checksum sum;
-  sum.add(bytes.content());
-  return sum.value();
+  const auto all = bytes.content();
+  return checkpoint::checksum_of({reinterpret_cast<const char*>(all.data()), all.size()});
 }
 
 /// As of setpriority(2): tasks come first, but copies do not starve beside them.
