@@ -95,12 +95,13 @@ class step_gate {
 class python_rank final : public compute::rank_compute {
  public:
   /// `has_thread`: it does not compute on the thread of the program.
-  python_rank(py::object rank, stage_id stage, std::shared_ptr<compute::rank_group> group,
-              std::shared_ptr<step_gate> gate, bool has_thread)
+  python_rank(py::object rank, const actors::rank_place& place, std::shared_ptr<step_gate> gate,
+              bool has_thread)
       : rank_(shared(std::move(rank))),
         run_(shared(rank_->attr("run"))),
-        stage_(stage),
-        group_(std::move(group)),
+        stage_(place.address.stage),
+        replica_(place.address.replica),
+        group_(place.group),
         gate_(std::move(gate)),
         has_thread_(has_thread),
         forwards_in_order_(rank_->attr("forwards_in_order").cast<bool>()),
@@ -116,7 +117,7 @@ class python_rank final : public compute::rank_compute {
     guarded("begin", [&] {
       gate_->wait_for(step);
       call("begin", number_of(step), purpose != compute::step_purpose::evaluation,
-           microbatches.counts.by_replica);
+           microbatches.counts.by_replica, pieces_of(microbatches));
     });
   }
 
@@ -143,6 +144,17 @@ class python_rank final : public compute::rank_compute {
     return all;
   }
 
+  std::optional<tensor_buffer> take_opened_sum() override {
+    return with_gil([&]() -> std::optional<tensor_buffer> {
+      const auto sum = rank_->attr("take_opened_sum")();
+      if (sum.is_none()) return std::nullopt;
+      return buffer_of(sum.cast<py::capsule>());
+    });
+  }
+  void join_opened_sum(const tensor_buffer& sum) override {
+    guarded("the gradient sum of another replica",
+            [&] { with_gil([&] { rank_->attr("join_opened_sum")(capsule_of(sum)); }); });
+  }
   void sum_gradients(compute::rank_group& replicas) override {
     const std::shared_ptr<compute::rank_group> lent{&replicas, [](auto*) {}};
     guarded("the sum of gradients", [&] { call("sum_gradients", python_group{lent}); });
@@ -215,6 +227,17 @@ class python_rank final : public compute::rank_compute {
   std::int64_t peak_bytes() const override { return 0; }
 
  private:
+  /// As _shares.Piece: sum, first, count, opens, closes.
+  using piece = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, bool, bool>;
+  /// Nothing: the replica runs its own microbatches.
+  std::optional<std::vector<piece>> pieces_of(const microbatch_shares& microbatches) const {
+    if (microbatches.are_own()) return std::nullopt;
+    std::vector<piece> pieces;
+    for (const auto& p : microbatches.parts_of(replica_))
+      pieces.emplace_back(p.sum.value(), p.first, p.count, p.opens, p.closes);
+    return pieces;
+  }
+
   using position = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
   static compute::parameter_position position_of(const position& p) {
     return std::make_from_tuple<compute::parameter_position>(p);
@@ -271,6 +294,7 @@ class python_rank final : public compute::rank_compute {
   const std::shared_ptr<py::object> rank_;
   const std::shared_ptr<py::object> run_;
   const stage_id stage_;
+  const replica_id replica_;
   const std::shared_ptr<compute::rank_group> group_;
   const std::shared_ptr<step_gate> gate_;
   const bool has_thread_;

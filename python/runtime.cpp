@@ -32,20 +32,6 @@ namespace rrfp::python {
 
 namespace {
 
-/// Parts in Python run in the process that gave them.
-status check_places(const job::job& j) {
-  if (j.recovery.spares > 0)
-    return job::blame(j, "recovery.spares",
-                      "expected 0 for parts in Python, got " + std::to_string(j.recovery.spares));
-  if (j.recovery.may_lack_nodes())
-    return job::blame(j, "recovery.without_replacement",
-                      "expected \"wait\" for parts in Python, got \"reroute\"");
-  if (j.pipeline.shares != job::share_kind::equal)
-    return job::blame(j, "pipeline.shares",
-                      "expected \"equal\" for parts in Python, got \"measured\"");
-  return success();
-}
-
 /// A job of a program: the keys that it set, over the defaults.
 class program_job {
  public:
@@ -53,7 +39,6 @@ class program_job {
   program_job(const std::vector<std::string>& settings, bool counts)
       : job_(value_of(
             job::parse_job("", "settings", policies::registry(), settings, job::job_use::embed))) {
-    check(check_places(job_));
     job_.train.averages_accumulation = counts;
   }
 
@@ -85,6 +70,8 @@ class program_job {
     d["momentum"] = t.momentum;
     d["loss_scale"] = t.loss_scale;
     d["loss_scale_interval"] = t.loss_scale_interval;
+    d["may_lack_nodes"] = job_.recovery.may_lack_nodes();
+    d["spares"] = job_.recovery.spares;
     return d;
   }
 
@@ -148,7 +135,7 @@ class python_framework final : public actors::framework {
 
 /// Functions and values of the program; see Runtime in the module.
 struct runtime_options {
-  py::object make_rank, order, tell, hear, on_note, on_report, connect;
+  py::object make_rank, before_ranks, order, tell, hear, on_note, on_report, connect;
   std::string instructions;
   std::optional<std::tuple<std::uint32_t, std::uint32_t, std::string>> place;
   bool traces = false, has_state = false;
@@ -165,7 +152,9 @@ class runtime {
     options.version = RRFP_VERSION;
     const bool computes = j.device.kind != job::device_kind::emulated;
     const auto ranks = j.pipeline.stages * j.pipeline.tp * j.pipeline.replicas;
-    const bool on_caller = options.computes_on_caller = computes && options.place->nodes == ranks;
+    // A rank that takes the place of a lost one beside another needs a thread of its own.
+    const bool on_caller = options.computes_on_caller =
+        computes && options.place->nodes == ranks && !j.recovery.may_lack_nodes();
     // A thread that cannot be ended keeps the hooks, so these keep the recorder.
     const auto says = [&](const char* name, py::object to) {
       return [hook = text_hook(name, std::move(to)), kept = trace_](const std::string& text) {
@@ -182,6 +171,10 @@ class runtime {
         with_gil([&] { (*hear)(lines); });
       };
     }
+    if (!o.before_ranks.is_none())
+      options.hooks.before_ranks = [hook = shared(std::move(o.before_ranks))] {
+        with_gil([&] { (*hook)(); });
+      };
     if (!o.order.is_none())
       orders_ = std::make_shared<python_orders>(std::move(o.order));
     gate_ = std::make_shared<step_gate>(actors::patience_of(j));
@@ -308,6 +301,9 @@ class runtime {
         return with_gil([&] { return orders->make_policy(shape, stage); });
       };
     }
+    if (!has_state && j.pipeline.shares != job::share_kind::equal)
+      return job::blame(j, "pipeline.shares",
+                        "expected \"equal\" with a schedule, whose gradients the program sums itself");
     if (!has_state && j.recovery.max_restarts > 0)
       return job::blame(j, "recovery.max_restarts",
                         "expected 0 with a schedule, whose state the program holds itself");
@@ -324,8 +320,8 @@ class runtime {
           const auto group =
               place.group ? py::cast(python_group{place.group}) : py::object{py::none()};
           return std::make_shared<python_rank>(
-              (*make)(a.stage.value(), a.rank.value(), a.replica.value(), group), a.stage,
-              place.group, gate, has_thread);
+              (*make)(a.stage.value(), a.rank.value(), a.replica.value(), group), place, gate,
+              has_thread);
         });
       } catch (const std::exception& e) {
         return error{e.what()};
@@ -419,21 +415,23 @@ PYBIND11_MODULE(_runtime, m) {
       .def(py::init<const std::vector<std::string>&, bool>(), py::arg("settings"), py::arg("counts"))
       .def("values", &program_job::values);
   // make_rank(stage, rank, replica, group or None) returns a rank of this process (_rank.py); connect(host, port,
-  // seconds) the store of torchrun. order(stage, n_microbatches), tell() and hear(lines) may be None. place: (node, nodes, host), or
+  // seconds) the store of torchrun. before_ranks() is called before the ranks of this process are made, also after a
+  // loss. order(stage, n_microbatches), tell() and hear(lines) may be None. place: (node, nodes, host), or
   // None for that of the environment.
   py::class_<runtime>(m, "Runtime")
       .def(py::init([](const program_job& job, py::object make_rank, py::object connect,
                        std::string instructions, py::object on_note, py::object on_report,
-                       py::object order, py::object tell, py::object hear,
+                       py::object before_ranks, py::object order, py::object tell, py::object hear,
                        decltype(runtime_options::place) place, bool trace, bool has_state) {
              return std::make_unique<runtime>(
-                 job, runtime_options{std::move(make_rank), std::move(order), std::move(tell),
-                                      std::move(hear), std::move(on_note), std::move(on_report),
-                                      std::move(connect), std::move(instructions), std::move(place),
-                                      trace, has_state});
+                 job, runtime_options{std::move(make_rank), std::move(before_ranks),
+                                      std::move(order), std::move(tell), std::move(hear),
+                                      std::move(on_note), std::move(on_report), std::move(connect),
+                                      std::move(instructions), std::move(place), trace, has_state});
            }),
            py::arg("job"), py::arg("make_rank"), py::arg("connect"), py::arg("instructions"),
-           py::arg("on_note"), py::arg("on_report"), py::kw_only(), py::arg("order") = py::none(),
+           py::arg("on_note"), py::arg("on_report"), py::kw_only(),
+           py::arg("before_ranks") = py::none(), py::arg("order") = py::none(),
            py::arg("tell") = py::none(), py::arg("hear") = py::none(),
            py::arg("place") = py::none(), py::arg("trace") = false, py::arg("has_state") = false)
       .def("step", &runtime::pass, py::arg("trains"), py::arg("updates"), py::arg("microbatches"))

@@ -37,17 +37,13 @@ class Model:
         self.loss_fn = loss_fn
         self.optimizer = optimizer
         self.job = job  # values of the settings
-        self.modules = {}
-        self.optimizers = []
-        self.ranks = []
-        self._rank_at = {}  # by stage, rank and replica
-        self.places = set()  # replica and position of each part here
+        self._known = {}  # by stage and rank: those of this process so far, the first one with the program's own parts
+        self._originals = {}  # the program's own parts, by their position in the model
+        self.before_ranks()
         self.local = {}  # tensors on devices between two parts here
         self.owners = {}  # of a name: the part that has it
         self.part_of = {}  # by the identity of a parameter
         self.rotary = {}  # part that has an embedding
-        self.has_first = self.has_last = False
-        self.keywords = set()  # that the parts in this process take
         self.all_keywords = set()  # that any part takes; with None, any keyword
         self.is_frozen = False  # all parts, when the pipeline opened
         # The forwards of parts with autocast take turns: the end of one empties a cache of the process, and the other
@@ -64,29 +60,47 @@ class Model:
             return contextlib.nullcontext()
         return torch.autocast("cpu" if device is None else device.type, self.autocast)
 
+    def before_ranks(self):
+        """Also when the training goes on after a loss: other parts may be here then."""
+        self.ranks = []
+        self.modules = {}  # by their position in the model
+        self.optimizers = []
+        self.places = set()  # replica and position of each part here
+        self.has_first = self.has_last = False
+        self.keywords = set()  # that the parts in this process take
+
     def make_rank(self, stage, rank, replica, group):
         with self.kept:
-            made = self._rank_at.get((stage, rank, replica))
+            known = self._known.setdefault((stage, rank), [])
+            made = next((one for one in known if one not in self.ranks), None)
             if made is None:
-                made = self._make_rank(stage, rank, replica, group and RankGroup(group))
-                self._rank_at[stage, rank, replica] = made
-            else:  # a process was lost, and no task runs any more; the state of a step comes next
-                self.drop_gradients()
-                if group is not None:
-                    made.group.connect(group)
+                made = self._make_rank(stage, rank, group and RankGroup(group))
+                known.append(made)
+            elif group is not None:
+                made.group.connect(group)
+            made.take_place(replica)
+            self.ranks.append(made)
+            self.optimizers += made.optimizers
+            for part in made.parts:
+                self._place(part, replica)
             return made
 
-    def _make_rank(self, stage, rank, replica, group):
-        if group is not None and self.ranks:
+    def _make_rank(self, stage, rank, group):
+        if group is not None and any(one.stage != stage or one.group.rank != rank for one in self.ranks):
             raise ValueError("pipeline.tp: expected one rank of one stage in each process, got more")
         device = self._device_of(len(self.ranks))
         parts = []
         for chunk, index in enumerate(self.job["parts_of"][stage]):
             with _named(f"stage {stage} chunk {chunk}"):
-                parts.append(self._make_part(index, self.job["parts"], group, device, replica))
-        made = TrainingRank(self, parts, stage, replica, group, device)
-        self.ranks.append(made)
-        return made
+                parts.append(self._make_part(index, self.job["parts"], group, device))
+        return TrainingRank(self, parts, stage, group, device)
+
+    def _place(self, part, replica):
+        self.modules.setdefault(part.index, part.module)
+        self.places.add((replica, part.index))
+        self.has_first |= part.is_first
+        self.has_last |= part.is_last
+        self.keywords |= part.keywords | ({None} if part.takes_all else set())
 
     def make_optimizer(self, parameters, names):
         if self.optimizer is None or not parameters:
@@ -95,7 +109,6 @@ class Model:
             made = self.optimizer(Parameters(parameters, names))
             if not hasattr(made, "step"):
                 raise TypeError(f"expected the function to return an optimizer of torch.optim, got {text_of(made)}")
-        self.optimizers.append(made)
         return Optimizer(made, parameters)
 
     def tell(self):
@@ -138,9 +151,8 @@ class Model:
 
     def drop_gradients(self):
         """Of a step that failed, or that wait for an update which does not come."""
-        for module in self.modules.values():
-            for p in module.parameters():
-                p.grad = None
+        for rank in self.ranks:
+            rank.drop_gradients()
 
     def begin(self, batch, counts, update):
         """`counts`: the loss terms of each microbatch, or None: each counts once."""
@@ -179,13 +191,16 @@ class Model:
                 if is_dynamic_rotary(child) and self.rotary.setdefault(child, module) is not module:
                     parent.register_module(name, copy.deepcopy(child))
 
-    def _make_part(self, index, count, group, device, replica):
-        if index in self.modules:
-            module = copy.deepcopy(self.modules[index])  # of another replica
+    def _make_part(self, index, count, group, device):
+        original = self._originals.get(index)
+        if original is not None and group is None:
+            module = copy.deepcopy(original)  # of another replica
         else:
             with Generator((self.job["seed"] + _weyl * (index + 1)) % 2**64):
-                made = self.part_at(index, count, *([] if group is None else [group]))
-            module = self.modules[index] = made
+                module = self.part_at(index, count, *([] if group is None else [group]))
+            self._originals.setdefault(index, module)
+            if module is original:
+                raise ValueError("stages: expected another module for another replica, got the same one")
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"stages: expected a torch.nn.Module, got {type(module).__name__}")
         for name, value in module.named_parameters():
@@ -193,15 +208,11 @@ class Model:
         if device is not None:
             module.to(device)
         self._give_rotary(module)
-        part = ModelPart(self, module, index, count, device, replica)
-        self.places.add((replica, index))
+        part = ModelPart(self, module, index, count, device)
         if is_compiled(module):
             # torch.compile traces a module in its forward, when nothing else may run modules.
             self.turn = turn
             keep_device_guard()
-        self.has_first |= part.is_first
-        self.has_last |= part.is_last
-        self.keywords |= part.keywords | ({None} if part.takes_all else set())
         if part.is_last and self.loss_fn is None:
             raise ValueError("loss_fn: expected a function in the process of the last part, got None")
         for name in [*part.names(), *map(part.name_of, part.buffers.saved)]:
@@ -213,14 +224,14 @@ class Model:
 class ModelPart(Part):
     """A part of the model in this process."""
 
-    first = count = 0  # microbatches of its replica in this step
+    microbatches = ()  # of its replica in this step, numbered over all replicas
+    replica = 0
 
-    def __init__(self, model, module, index, count, device, replica):
+    def __init__(self, model, module, index, count, device):
         super().__init__(module, index == 0, index + 1 == count)
         self.model = model
         self.index = index
         self.device = device
-        self._replica = replica
         self._losses = {}  # by microbatch: the tensor, and its terms
         self.tied = None
         self._modes = None  # of its modules before an evaluation
@@ -237,13 +248,13 @@ class ModelPart(Part):
         self.positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self.keywords = {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
         self.takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
-        self.original = model.modules[index]  # another module in a further replica
+        self.original = model._originals[index]  # another module in a further replica
         self._hooked = []  # names of its parameters with hooks
         self.buffers = Buffers(module)
         self.forwards_in_order = forwards_in_order(module)
 
     def local(self, way):
-        is_here = self.device is not None and (self._replica, self.index + way) in self.model.places
+        is_here = self.device is not None and (self.replica, self.index + way) in self.model.places
         return self.model.local if is_here else None
 
     def names(self):
@@ -288,7 +299,7 @@ class ModelPart(Part):
 
     def forward_message(self, mb, message):
         """The message to the next part."""
-        batch, at = self.model.batch, self.first + mb
+        batch, at = self.model.batch, self.microbatches[mb]
         there = lambda values: _moved(values, self.device)
         if self.is_first:
             args, inputs = there(batch.args[at]), []
@@ -309,7 +320,7 @@ class ModelPart(Part):
         return self.forward(mb, inputs, compute, again=self.model.job["recompute"])
 
     def _compute(self, mb, args, kwargs, inputs, is_again):
-        model, batch, at = self.model, self.model.batch, self.first + mb
+        model, batch, at = self.model, self.model.batch, self.microbatches[mb]
         buffers = self.buffers
         buffers.begin(model.batches, self.trains)
         before = None if self.forwards_in_order else buffers.marks()
@@ -353,11 +364,11 @@ class ModelPart(Part):
     def _check_gradient(self, loss):
         """Some microbatches may have a constant for a loss, but not all: the step would train nothing."""
         self._has_gradient |= loss.requires_grad
-        if self.trains and not self._has_gradient and len(self._losses) == self.count:
+        if self.trains and not self._has_gradient and len(self._losses) == len(self.microbatches):
             name = getattr(self.model.loss_fn, "__qualname__", type(self.model.loss_fn).__name__)
             raise RuntimeError(
                 f"loss_fn '{name}': expected a loss that depends on a parameter which requires a gradient, got none in all "
-                f"{self.count} microbatches: are the parameters frozen, or is a value detached?"
+                f"{len(self.microbatches)} microbatches: are the parameters frozen, or is a value detached?"
             )
 
     def losses(self):
@@ -388,8 +399,8 @@ class ModelPart(Part):
     def _check_buffers(self, before):
         """Refuses changes of buffers whose values would be those of another order, or that a checkpoint lacks."""
         buffers = self.buffers
-        is_last = buffers.end(self.count)
-        name = buffers.changed_parameter() if is_last and self.count > 1 else None
+        is_last = buffers.end(len(self.microbatches))
+        name = buffers.changed_parameter() if is_last and len(self.microbatches) > 1 else None
         if name is not None:
             raise RuntimeError(
                 f"forward changes the parameter '{name}' through .data or numpy, while other microbatches use its value: expected "

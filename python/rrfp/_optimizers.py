@@ -27,6 +27,9 @@ class Optimizer:
         self.made = made
         self.parameters = parameters
 
+    def of_program(self):
+        return [self.made]
+
     def step(self, lr):
         """`lr` is that of the settings; the program's own optimizer has its own."""
         self.made.step()
@@ -118,6 +121,9 @@ class JobOptimizer(Optimizer):
             options = {name: job[name] for name in ("lr", "momentum", "weight_decay")}
             made = torch.optim.SGD(parameters, **options)
         super().__init__(made, parameters)
+
+    def of_program(self):
+        return []
 
     def _group_numbers(self):
         return ()  # Those of the settings hold.

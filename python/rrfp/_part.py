@@ -29,11 +29,12 @@ class Part:
         self._trial = _SplitTrial()
         self._flights = {}  # by microbatch, from F to the end of W
         self._has_checked_hooks = False
+        self.on_fold = None  # of this step: called when the gradients of one more microbatch are added
 
     def begin(self, trains):
         self.trains = trains
         self._flights.clear()
-        self._versions = None
+        self.on_fold = self._versions = None
         parameters = list(self.module.parameters()) if trains else []  # those of a step stay the same
         self._slots = self.gradient_slots(parameters)
         self._unset = [slot for slot in self._slots if slot.value() is None]
@@ -76,7 +77,7 @@ class Part:
             found = _backward.full(outputs, grads, inputs)
         else:
             found = self._early(flight, outputs, grads, inputs, is_whole)
-        if self._unset:
+        if self._unset or self.on_fold:
             flight.lent = {_memory(g) for g in found if g is not None}
             flight.lent.update(map(_memory, flight.late.shares() if flight.late else ()))
         if is_whole:
@@ -101,6 +102,19 @@ class Part:
     def gradient_slots(self, parameters):
         """Where backward leaves the gradients of the parameters of a step."""
         return [Slot(p, "grad") for p in parameters if p.requires_grad]
+
+    def has_hooks_of_accumulation(self):
+        """In this step; perhaps."""
+        return self._versions is not None
+
+    def trained(self):
+        """The parameters that this step trains."""
+        return [slot.owner for slot in self._slots]
+
+    def take_gradients(self):
+        """Of the parameters that this step trains, since its begin or the last call; None where there is none."""
+        self._unset = list(self._slots)
+        return [slot.take() for slot in self._slots]
 
     # ---- the order of the gradients
 
@@ -150,6 +164,8 @@ class Part:
                 _add(self._slots, flight.grads)
             if self._unset:
                 self._unset = [slot for slot in self._unset if not slot.has_own(flight.lent)]
+            if self.on_fold:
+                self.on_fold()
         for parameter, version, value in self._versions or ():
             if parameter._version != version or value is not None and not _are_equal(parameter, value):
                 raise RuntimeError(

@@ -118,7 +118,13 @@ class Pipeline:
         replicas, ranks = (int(settings.get(f"pipeline.{key}", 1)) for key in ("replicas", "tp"))
         self._counts = [n_microbatches] * replicas  # of a step that says no other
         world = int(os.environ.get("WORLD_SIZE", "1"))
-        world = max(1, world // (replicas * ranks))
+        spares = int(settings.get("recovery.spares", 0))
+        world = max(1, (world - spares) // (replicas * ranks))
+        if spares > 0 and isinstance(stages, torch.nn.Module):
+            raise ValueError(
+                "stages: expected a list of modules or a function with settings[\"recovery.spares\"], because a spare "
+                f"may take any part, got {text_of(stages)}"
+            )
         self._is_emulated = settings.get("device.kind") == "emulated"
         if self._is_emulated:
             for name, value in {"stages": stages, "loss_fn": loss_fn, "optimizer": optimizer}.items():
@@ -147,6 +153,8 @@ class Pipeline:
             self._check_outside()
             job = _runtime.Job(lines_of(settings), count is not None)
             self._model = Model(part_at, loss_fn, optimizer, autocast, job.values())
+            if self._may_move() and loss_fn is None:
+                raise ValueError(f"loss_fn: expected a function in {_whose('last', True)}, got None")
             order = None
             if callable(policy):
                 order = _order_of(policy, self._model.kept, int(settings["pipeline.stages"]))
@@ -158,6 +166,7 @@ class Pipeline:
                     torch.backends.cpu.get_cpu_capability(),
                     on_note or say,
                     on_report or say,
+                    before_ranks=self._model.before_ranks,
                     order=order,
                     tell=self._model.tell,
                     hear=self._model.hear,
@@ -167,8 +176,6 @@ class Pipeline:
             )
         except Error as e:
             raise Error(_in_words_of_python(str(e), settings, own), e.kind, e.exit_code) from e.__cause__
-        self.stages = self._model.modules  #: the parts in this process, by their position in the model
-        self.optimizers = self._model.optimizers  #: of the parts in this process
         close_at_exit(self)
         if self._model.is_frozen and not self._is_emulated:
             _runtime.tell(on_note or say, "no parameter requires a gradient: training changes nothing")
@@ -236,6 +243,16 @@ class Pipeline:
         """step_microbatches() without backward and update, with the parts in evaluation mode."""
         batch = self._listed(arg_mbs, kwarg_mbs, target_mbs, n_microbatches)
         return self._run(False, batch, losses, return_outputs, True).outputs_in_order()
+
+    @property
+    def stages(self):
+        """The parts in this process, by their position in the model; recover() may change which."""
+        return self._model.modules
+
+    @property
+    def optimizers(self):
+        """Those of the parts in this process that `optimizer` has made; recover() may change which."""
+        return self._model.optimizers
 
     @property
     def steps(self):
@@ -397,10 +414,11 @@ class Pipeline:
         batch.keeps_outputs = return_outputs
         if self._is_emulated and (batch.has_inputs() or batch.has_targets()):
             raise ValueError("step(): expected no arguments with emulated devices, which compute nothing")
-        if self._model.has_first and not batch.has_inputs():
-            raise ValueError("step(): expected arguments in the process of the first part, got none")
-        if self._model.has_last and not batch.has_targets():
-            raise ValueError("target: expected one in the process of the last part, got none")
+        may_move = self._may_move()
+        if (may_move or self._model.has_first) and not batch.has_inputs():
+            raise ValueError(f"step(): expected arguments in {_whose('first', may_move)}, got none")
+        if (may_move or self._model.has_last) and not batch.has_targets():
+            raise ValueError(f"target: expected one in {_whose('last', may_move)}, got none")
         counts = []
         if self._count is not None and batch.has_targets():
             counts = [_whole(self._count(t)) for t in batch.targets]
@@ -427,6 +445,10 @@ class Pipeline:
         if losses is not None:
             losses.extend(torch.tensor(loss, dtype=torch.float64) for loss in self.last.losses)
         return batch
+
+    def _may_move(self):
+        """Whether any part may come to this process."""
+        return self._model.job["may_lack_nodes"] and not self._is_emulated
 
     def _check_idle(self):
         """Refuses a call from a function of the running step, or from another thread meanwhile."""
@@ -472,6 +494,10 @@ def _order_of(policy, kept, n_stages):
             raise RuntimeError(f"policy: {e}") from None
 
     return order
+
+
+def _whose(part, may_move):
+    return "every process, because parts may move" if may_move else f"the process of the {part} part"
 
 
 def _whole(count):

@@ -57,8 +57,9 @@ class Rank:
     def prepare_thread(self):
         """On a thread of the runtime."""
 
-    def begin(self, step, trains, counts):
-        """`counts`: the microbatches of the step, by replica."""
+    def begin(self, step, trains, counts, pieces):
+        """counts: the microbatches of the step, by replica. pieces: those that this rank runs (_shares.Piece); None:
+        its own."""
         self.trains = trains
         with self.kept:
             for part in self.parts:
@@ -82,6 +83,9 @@ class Rank:
 
     def losses(self):
         return []
+
+    def take_opened_sum(self):
+        return None
 
     def sum_gradients(self, replicas):
         pass

@@ -6,6 +6,7 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 from ._errors import Error
 from ._messages import decode_gradients, encode_gradients
 from ._rank import Rank
+from ._shares import Piece, SharedSums, real, sum_over
 
 _optimizer_prefix = "optimizer."
 _scale_name, _good_steps_name = (f"{_optimizer_prefix}loss_scale{end}" for end in ("", "_steps"))
@@ -13,7 +14,7 @@ _none, _owner, _copy = range(3)  # sides of a tie
 
 
 class TrainingRank(Rank):
-    def __init__(self, model, parts, stage, replica, group, device):
+    def __init__(self, model, parts, stage, group, device):
         in_order = any(part.forwards_in_order for part in parts)
         if in_order and model.job["recompute"]:
             raise Error(
@@ -24,7 +25,7 @@ class TrainingRank(Rank):
             )
         super().__init__(parts, model.kept, in_order)
         self._model = model
-        self._replica = replica
+        self.stage = stage
         self.group = group
         self._device = device
         self._scale = LossScale(model.job)
@@ -34,6 +35,19 @@ class TrainingRank(Rank):
         self.tied_side = next(iter(self._ties)) if len(self._ties) == 1 else _none
         values = [p for p, *_ in self._parameters]
         self._optimizer = model.make_optimizer(values, [name for _, name, *_ in self._parameters])
+        self.optimizers = self._optimizer.of_program()
+
+    def take_place(self, replica):
+        """Before the state of a step comes."""
+        self._replica = replica
+        for part in self.parts:
+            part.replica = replica
+        self.drop_gradients()
+
+    def drop_gradients(self):
+        for part in self.parts:
+            for p in part.module.parameters():
+                p.grad = None
 
     def _find_parameters(self):
         """Anew for each step: a program may replace them."""
@@ -54,10 +68,16 @@ class TrainingRank(Rank):
         if self._device is not None:
             torch.cuda.set_device(self._device)
 
-    def begin(self, step, trains, counts):
+    def begin(self, step, trains, counts, pieces):
         self._model.batch.adopt(counts)
+        self._counts = counts
+        if pieces is None:
+            microbatches = range(sum(counts[: self._replica]), sum(counts[: self._replica + 1]))
+        else:
+            pieces = [Piece(*piece) for piece in pieces]
+            microbatches = [mb for piece in pieces for mb in piece.microbatches()]
         for part in self.parts:
-            part.first, part.count = sum(counts[: self._replica]), counts[self._replica]
+            part.microbatches = microbatches
         self._find_parameters()
         if trains:
             for p, name, side, _ in self._parameters:
@@ -73,13 +93,14 @@ class TrainingRank(Rank):
             )
         self._is_joined = self._is_unscaled = False
         self._folded = [0] * len(self.parts)
-        super().begin(step, trains, counts)
+        super().begin(step, trains, counts, pieces)
+        self._sums = SharedSums(pieces, self.parts, self._device) if trains and pieces is not None else None
 
     def run(self, kind, mb, chunk, first, count, message):
         result = super().run(kind, mb, chunk, first, count, message)
-        if self.group is not None and self.trains and count:
+        if self.group is not None and self.trains and count and self._sums is None:
             self._folded[chunk] += count
-            if self._folded[chunk] == self.parts[chunk].count:
+            if self._folded[chunk] == len(self.parts[chunk].microbatches):
                 # A parameter that is cut over the ranks is one parameter.
                 self._agree(self.group, [p for p in self.parts[chunk].module.parameters() if p.requires_grad])
         return result
@@ -89,18 +110,27 @@ class TrainingRank(Rank):
             all_losses = self.parts[-1].losses() if self.parts[-1].is_last else {}
         return [(mb, value / terms if terms else 0.0, terms) for mb, (value, terms) in all_losses.items()]
 
+    def take_opened_sum(self):
+        return None if self._sums is None else self._sums.take_opened()
+
+    def join_opened_sum(self, message):
+        with self.kept:
+            self._sums.join_opened(message)
+
     def sum_gradients(self, replicas):
+        if self._sums is not None:
+            groups = [replicas] if self.group is None else [self.group, replicas]
+            return self._sums.add_up(self._counts, replicas, lambda values: _has_any(groups, values))
         values = [p for p, *_ in self._parameters]
         self._agree(replicas, values)
         for p in values:
             if p.grad is not None:
-                _sum(replicas, p.grad)
+                sum_over(replicas, p.grad)
 
-    def _agree(self, group, parameters):
+    @staticmethod
+    def _agree(group, parameters):
         """Gives a gradient of zeros to each parameter that has one elsewhere alone."""
-        has = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int64)
-        group.max(to_dlpack(has))
-        for p, has_any in zip(parameters, has.tolist()):
+        for p, has_any in zip(parameters, _has_any([group], [p.grad for p in parameters])):
             if has_any and p.grad is None:
                 p.grad = torch.zeros_like(p)
 
@@ -132,7 +162,7 @@ class TrainingRank(Rank):
         for p, _, side, at in self._parameters:
             if p.grad is not None and side != _copy:
                 places.append(at)
-                squares.append(_real(p.grad).to(torch.float64).square().sum())
+                squares.append(real(p.grad).to(torch.float64).square().sum())
         return list(zip(places, torch.stack(squares).tolist())) if squares else []
 
     def _unscale(self):
@@ -293,18 +323,12 @@ def shape_of(tensor):
     return f"{tensor.dtype} {list(tensor.shape)}"
 
 
-def _real(tensor):
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
-def _sum(group, gradient):
-    """In place, in the order of the members; in float32 where the collectives do not know the type."""
-    real = _real(gradient)
-    known = real.dtype if real.dtype in (torch.float32, torch.float64) else torch.float32
-    host = real.detach().to("cpu", known).contiguous()
-    group.sum(to_dlpack(host))
-    if host.data_ptr() != real.data_ptr():
-        real.copy_(host)
+def _has_any(groups, values):
+    """Whether any member has something else than None, for each value."""
+    has = torch.tensor([value is not None for value in values], dtype=torch.int64)
+    for group in groups:
+        group.max(to_dlpack(has))
+    return has.tolist()
 
 
 def _sum_of_sides(owner, other):

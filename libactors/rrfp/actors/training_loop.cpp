@@ -60,6 +60,7 @@ class training_loop::program final : public job_program {
     if (look) look();
   }
   status prepare(const begun_run& begun, session_setup& setup) override {
+    if (const auto& hook = loop_.options_.hooks.before_ranks) hook();
     if (!loop_.has_trained_ || setup.resume || begun.start.from.has_copies()) return success();
     return error{
         "no process holds the state of the parts that were lost, and there is no checkpoint: "
@@ -205,7 +206,8 @@ status training_loop::exchange_lines(membership* members) {
   constexpr std::chrono::seconds limit{30};
   const auto all = agree(
       *members, mine,
-      [](const std::vector<std::string>& lines) -> result<std::vector<std::string>> {
+      [](std::vector<std::string> lines) -> result<std::vector<std::string>> {
+        std::erase(lines, "");  // of nodes that are absent
         return std::vector<std::string>{fmt::format("{}", fmt::join(lines, "\n"))};
       },
       limit);

@@ -49,6 +49,9 @@ struct loop_hooks {
   /// Called with one line for each note to the user, on the thread that calls the loop. Empty:
   /// stderr.
   std::function<void(const std::string&)> on_note;
+  /// Called before the ranks of this process are made, each time: other ones, perhaps, after a
+  /// loss.
+  std::function<void()> before_ranks = {};
   /// Called when a run begins, and when it has ended, before calls return its error.
   std::function<void()> on_begin;
   std::function<void()> on_end;

@@ -114,6 +114,7 @@ class job_actor : public actor_base {
   late_ranks late_;
   share_planner planner_;
   microbatch_shares shares_;                   ///< of the running step
+  bool gradients_wait_ = false;                ///< for an update, after the running step
   std::map<std::uint32_t, bool> are_defined_;  ///< by number of microbatches
   job_core core_;
   std::optional<job_event::any> answer_;
