@@ -25,10 +25,6 @@ class Piece(typing.NamedTuple):
     def microbatches(self):
         return range(self.first, self.first + self.count)
 
-    @property
-    def is_whole(self):
-        return self.opens and self.closes
-
 
 class _OfPart:
     """What one part of the model has summed."""

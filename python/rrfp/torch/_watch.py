@@ -26,12 +26,12 @@ class WatchedRank(Rank):
         self._seen = set()
         self._watch = None
 
-    def begin(self, step, trains, counts):
+    def begin(self, step, trains, counts, pieces):
         self.parts[0].batch.adopt(counts[0])
         is_new = trains not in self._seen and not self._is_compiled
         self._seen.add(trains)
         self._watch = _Watch(self._ranks) if is_new else None
-        super().begin(step, trains, counts)
+        super().begin(step, trains, counts, pieces)
 
     def run(self, *task):
         if self._watch is None:
