@@ -305,7 +305,8 @@ int run(int argc, char** argv) {
   app.add_option("trace", wanted.traces,
                  "Traces of rrfp-node run --trace FILE, or of\n"
                  "torch.profiler, one for each rank (.json, .json.gz),\n"
-                 "or CSV: stage, microbatch, kind, start, end")
+                 "tables of nsys stats, or CSV: stage, microbatch, kind,\n"
+                 "start, end")
       ->required();
   app.add_option("--out", wanted.out, "Write the page, an HTML file");
   app.add_option("--svg", wanted.svg,

@@ -34,8 +34,8 @@ class Analysis:
 def analyze(traces, *, backward_share=0.5):
     """Reads the traces of a run, and forecasts other schedules on its times; needs neither torch nor a GPU.
 
-    traces: a path, a pattern as "traces/*.json.gz", or a list of them: traces of torch.profiler, one of each rank, of
-    rrfp itself, or CSV (docs/analyze.md). backward_share: of a backward that the run did not split, the share that
+    traces: a path, a pattern as "traces/*.json.gz", or a list of them: traces of torch.profiler, one of each rank, tables
+    of Nsight Systems, traces of rrfp itself, or CSV (docs/analyze.md). backward_share: of a backward that the run did not split, the share that
     counts as B.
     """
     files = []

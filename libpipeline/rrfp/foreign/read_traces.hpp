@@ -1,10 +1,11 @@
 /// Reads the traces of any training job, as the structures of rrfp/report/trace.hpp.
 ///
-/// Three kinds of files, recognised by their content:
+/// Kinds of files, recognised by their content:
 ///
 ///   rrfp        rrfp-node run --trace; each file has runs of its own
 ///   profiler    torch.profiler's Chrome trace, .json or .json.gz; all files together are one run,
 ///               one file for each rank
+///   nsys        tables of nsys stats: ranges of NVTX, and kernels (nvtx.hpp); as the profiler's
 ///   CSV         one run: rank or stage, chunk, microbatch, kind, step, start, end (any_csv.hpp)
 ///
 /// A trace of the profiler is read event by event: memory holds what concerns the pipeline, not the
