@@ -16,6 +16,7 @@
 #include "common/console.hpp"
 #include "common/output_file.hpp"
 #include "common/program.hpp"
+#include "common/trace_options.hpp"
 
 namespace {
 
@@ -28,6 +29,7 @@ struct options {
   std::string out;
   std::string svg;
   std::vector<std::string> profiles;
+  foreign::read_options log;
   double backward_share = 0.5;
   std::string steps;
   std::string step;
@@ -72,7 +74,7 @@ step_range last_steps(const report::traced_run& run, std::size_t tasks_max) {
 /// The runs of all traces. If a title occurs more than once, the file is appended to it.
 result<std::vector<report::traced_run>> read_runs(const options& wanted,
                                                   std::vector<std::string>& notes) {
-  auto read = foreign::read_traces(wanted.traces);
+  auto read = foreign::read_traces(wanted.traces, wanted.log);
   if (!read) return read.failure();
   std::map<std::string, int> titles;
   for (const auto& found : *read) ++titles[found.run.title];
@@ -305,8 +307,9 @@ int run(int argc, char** argv) {
   app.add_option("trace", wanted.traces,
                  "Traces of rrfp-node run --trace FILE, or of\n"
                  "torch.profiler, one for each rank (.json, .json.gz),\n"
-                 "tables of nsys stats, or CSV: stage, microbatch, kind,\n"
-                 "start, end")
+                 "tables of nsys stats, logs with timers of Megatron-LM\n"
+                 "or DeepSpeed, or CSV: stage, microbatch, kind, start,\n"
+                 "end")
       ->required();
   app.add_option("--out", wanted.out, "Write the page, an HTML file");
   app.add_option("--svg", wanted.svg,
@@ -322,6 +325,7 @@ int run(int argc, char** argv) {
                  "repeated")
       ->take_all()
       ->allow_extra_args(false);
+  apps::add_trace_options(app, wanted.log);
   app.add_option("--backward-share", wanted.backward_share,
                  "For FILE.toml, if the run did not split backward: the\n"
                  "share that counts as backward_ms; the rest counts as\n"

@@ -21,8 +21,9 @@ namespace rrfp::python {
 /// Runs that were read, and the forecast of each.
 class analysis {
  public:
-  static result<analysis> make(const std::vector<std::string>& files, double backward_share) {
-    auto read = foreign::read_traces(files);
+  static result<analysis> make(const std::vector<std::string>& files,
+                               const foreign::read_options& log, double backward_share) {
+    auto read = foreign::read_traces(files, log);
     if (!read) return read.failure();
     analysis made;
     made.runs_ = *std::move(read);

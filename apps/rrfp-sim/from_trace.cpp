@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include <rrfp/forecast/forecast.hpp>
-#include <rrfp/foreign/read_traces.hpp>
 #include <rrfp/policies/registry.hpp>
 
 namespace rrfp::apps {
@@ -87,8 +86,8 @@ std::string json_of(const foreign::found_run& found, const forecast::forecast& f
 }  // namespace
 
 result<forecast_texts> forecasts_from(const std::vector<std::string>& traces,
-                                      double backward_share) {
-  const auto runs = foreign::read_traces(traces);
+                                      const foreign::read_options& log, double backward_share) {
+  const auto runs = foreign::read_traces(traces, log);
   if (!runs) return runs.failure();
   forecast_texts made;
   for (const auto& found : *runs) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <rrfp/base/result.hpp>
+#include <rrfp/foreign/read_traces.hpp>
 
 namespace rrfp::apps {
 
@@ -16,6 +17,6 @@ struct forecast_texts {
 
 /// Errors: see foreign::read_traces() and forecast::make_forecast().
 result<forecast_texts> forecasts_from(const std::vector<std::string>& traces,
-                                      double backward_share);
+                                      const foreign::read_options& log, double backward_share);
 
 }  // namespace rrfp::apps

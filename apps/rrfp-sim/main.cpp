@@ -14,6 +14,7 @@
 #include "../common/console.hpp"
 #include "../common/output_file.hpp"
 #include "../common/program.hpp"
+#include "../common/trace_options.hpp"
 #include "from_trace.hpp"
 #include "loss_options.hpp"
 #include "simulation_report.hpp"
@@ -32,6 +33,7 @@ struct options {
   std::uint64_t steps = 1;
   bool gaps = false;
   std::vector<std::string> traces;
+  foreign::read_options log;
   double backward_share = 0.5;
   apps::loss_options losses;
   std::string chart;
@@ -137,7 +139,7 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
 int forecast_from(const options& wanted) {
   if (auto can = apps::check_output("--json", wanted.json); !can)
     return apps::end_with(can.failure());
-  const auto made = apps::forecasts_from(wanted.traces, wanted.backward_share);
+  const auto made = apps::forecasts_from(wanted.traces, wanted.log, wanted.backward_share);
   if (!made) return apps::end_with(made.failure());
   apps::print("{}", made->table);
   if (!wanted.json.empty())
@@ -185,6 +187,7 @@ int run(int argc, char** argv) {
                  "reads; replays it and compares schedules")
       ->expected(1, static_cast<int>(report::traced_stages_max))
       ->excludes("job");
+  apps::add_trace_options(app, wanted.log);
   app.add_option("--backward-share", wanted.backward_share,
                  "With --from, if the run did not split backward: the\n"
                  "share that counts as B")

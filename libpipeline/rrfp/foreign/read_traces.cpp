@@ -9,12 +9,13 @@
 #include "assemble.hpp"
 #include "kineto.hpp"
 #include "nvtx.hpp"
+#include "timer_log.hpp"
 
 namespace rrfp::foreign {
 
 namespace {
 
-enum class file_kind : std::uint8_t { own, profiler, csv, nvtx_ranges, nvtx_kernels };
+enum class file_kind : std::uint8_t { own, profiler, csv, nvtx_ranges, nvtx_kernels, log };
 
 /// The profiler writes these members before its events, rrfp none of them.
 constexpr std::string_view profiler_members[] = {"\"schemaVersion\"", "\"deviceProperties\"",
@@ -40,11 +41,9 @@ result<file_kind> kind_of(const std::string& file) {
   const bool is_gzip = file.ends_with(".gz");
   if (is_gzip) return file_kind::profiler;
   if (is_json) return file_kind::own;
-  return error{
-      fmt::format("{}: expected a trace of rrfp-node run --trace, of torch.profiler (.json or "
-                  ".json.gz), of nsys stats (CSV), or CSV with the columns stage, microbatch, "
-                  "kind, start and end, got {}",
-                  file, first == std::string::npos ? "an empty file" : "text that is not JSON")};
+  if (first == std::string::npos)
+    return error{file + ": expected a trace or a log with timers, got an empty file"};
+  return file_kind::log;
 }
 
 status read_own(const std::string& file, std::vector<found_run>& runs) {
@@ -114,8 +113,10 @@ result<found_run> read_job(const job_files& files) {
 
 }  // namespace
 
-result<std::vector<found_run>> read_traces(const std::vector<std::string>& files) {
+result<std::vector<found_run>> read_traces(const std::vector<std::string>& files,
+                                           const read_options& options) {
   std::vector<found_run> runs;
+  std::vector<std::string> logs;
   job_files job;
   for (const auto& file : files) {
     const auto kind = kind_of(file);
@@ -127,6 +128,7 @@ result<std::vector<found_run>> read_traces(const std::vector<std::string>& files
       case file_kind::profiler: job.profiler.push_back(file); break;
       case file_kind::nvtx_ranges: job.ranges.push_back(file); break;
       case file_kind::nvtx_kernels: job.kernels.push_back(file); break;
+      case file_kind::log: logs.push_back(file); break;
       case file_kind::csv:
         auto read = read_csv_trace(file);
         if (!read) return read.failure();
@@ -138,6 +140,11 @@ result<std::vector<found_run>> read_traces(const std::vector<std::string>& files
     if (std::none_of(job.ranges.begin(), job.ranges.end(),
                      [&](const auto& ranges) { return kernels_beside(ranges) == kernels; }))
       return error{kernels + ": expected the ranges of the same name (nvtx_pushpop_trace) as well"};
+  if (!logs.empty()) {
+    auto run = read_timer_logs(logs, options);
+    if (!run) return run.failure();
+    runs.push_back(*std::move(run));
+  }
   if (job.profiler.empty() && job.ranges.empty()) return runs;
   auto run = read_job(job);
   if (!run) return run.failure();
