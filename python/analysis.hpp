@@ -94,13 +94,22 @@ class analysis {
 
   std::vector<std::string> notes() const {
     std::vector<std::string> all;
-    for (const auto& found : runs_) all.insert(all.end(), found.notes.begin(), found.notes.end());
+    for (std::size_t i = 0; i < runs_.size(); ++i)
+      for (const auto* notes : {&runs_[i].notes, &forecasts_[i].notes})
+        all.insert(all.end(), notes->begin(), notes->end());
     return all;
   }
 
   std::vector<std::string> sentences() const {
     std::vector<std::string> all;
     for (const auto& f : forecasts_) all.push_back(forecast::sentence_of(f));
+    return all;
+  }
+
+  std::vector<std::string> charts() const {
+    std::vector<std::string> all;
+    for (std::size_t i = 0; i < runs_.size(); ++i)
+      all.push_back(forecast::chart_of(forecasts_[i], runs_[i].run.title));
     return all;
   }
 

@@ -398,6 +398,7 @@ PYBIND11_MODULE(_runtime, m) {
       .def("forecast", &analysis::forecast)
       .def("notes", &analysis::notes)
       .def("sentences", &analysis::sentences)
+      .def("charts", &analysis::charts)
       .def(
           "write_page",
           [](const analysis& a, const std::string& path, const std::string& title) {

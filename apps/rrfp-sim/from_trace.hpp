@@ -9,10 +9,11 @@
 
 namespace rrfp::apps {
 
-/// What is printed, and one line of JSON for each run.
+/// What is printed, and for each run one line of JSON and a chart (SVG).
 struct forecast_texts {
   std::string table;
   std::string json;
+  std::vector<std::string> charts;
 };
 
 /// Errors: see foreign::read_traces() and forecast::make_forecast().

@@ -27,6 +27,10 @@ class Analysis:
         """Writes the page of rrfp-report: timelines, idle time by its cause, the critical path."""
         self._found.write_page(os.fspath(path), title)
 
+    def _repr_html_(self):
+        """What a notebook shows: the forecast as bars."""
+        return "".join(self._found.charts())
+
     def __repr__(self):
         return f"<rrfp.Analysis: {len(self.steps)} steps, {len(self.tasks)} tasks. {self.sentence}>"
 
