@@ -115,16 +115,11 @@ class analysis {
 
   status write_page(const std::string& path, const std::string& title) const {
     std::vector<report::traced_run> runs;
-    report::page_content page{title, notes(), {}, {}};
-    for (const auto& found : runs_) {
-      const auto all = report::steps_of(found.run);
-      auto line = report::make_timeline(found.run, all.front(), all.back());
-      if (!line) return line.failure();
-      page.runs.push_back(*std::move(line));
-      runs.push_back(found.run);
-    }
-    page.opens_on = report::typical_step(runs, step_id{0}, step_id{~std::uint64_t{0}});
-    return files::write_atomically(path, report::html_of(page));
+    for (const auto& found : runs_) runs.push_back(found.run);
+    const auto step = report::typical_step(runs, step_id{0}, step_id{~std::uint64_t{0}});
+    const auto page = report::page_of(title, runs, notes(), {}, step);
+    if (!page) return page.failure();
+    return files::write_atomically(path, report::html_of(*page));
   }
 
  private:

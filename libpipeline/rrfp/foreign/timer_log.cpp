@@ -62,6 +62,7 @@ class timer_log {
   explicit timer_log(const read_options& options) : options_(options) {}
 
   void add_line(std::string_view line) {
+    is_empty_ = false;
     if (line.find(" ..") != std::string_view::npos) return add_setting(line);
     if (line.find("times across ranks (ms):") != std::string_view::npos) has_megatron_ = true;
     if (line.find("time across ranks (ms):") != std::string_view::npos) has_extremes_ = true;
@@ -179,10 +180,11 @@ class timer_log {
     if (has_extremes_)
       return error{
           "expected the times of each rank (--timing-log-option all), got minima or maxima"};
-    return error{
+    return error{fmt::format(
         "expected a trace of rrfp-node run --trace, of torch.profiler (.json or .json.gz), of nsys "
         "stats (CSV), CSV with the columns stage, microbatch, kind, start and end, or a log with "
-        "timers of Megatron-LM or DeepSpeed, got a text that is none of these"};
+        "timers of Megatron-LM or DeepSpeed, got {}",
+        is_empty_ ? "an empty file" : "a text that is none of these")};
   }
 
   std::uint32_t count_stages() const {
@@ -288,7 +290,7 @@ class timer_log {
   std::vector<double> measured_;  ///< steps, in milliseconds
   std::string timer_;
   std::uint32_t micro_batches_ = 0, interval_ = 0, reports_ = 0;
-  bool has_megatron_ = false, has_extremes_ = false, is_new_ = false;
+  bool has_megatron_ = false, has_extremes_ = false, is_new_ = false, is_empty_ = true;
 };
 
 }  // namespace
