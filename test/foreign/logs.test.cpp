@@ -121,6 +121,16 @@ TEST_CASE("numbers that a log does not say come from the options") {
              Contains("number of microbatches"));
 }
 
+TEST_CASE("of a long log the last steps are used") {
+  written files;
+  files.add("train.log", megatron_interval(20) + megatron_interval(24) + megatron_interval(28));
+  const auto found = files.run({.stages = 2, .microbatches = 200'000});
+  CHECK(found.run.tasks.size() == 2 * 2 * 2 * 200'000);
+  CHECK(found.notes.at(1) == "Of 3 steps of the log, the last 2 are used.");
+  CHECK_THAT(files.refusal({.stages = 2, .microbatches = 1'000'000}),
+             Contains("at most 2000000 tasks in a step"));
+}
+
 TEST_CASE("logs without the times of each rank are refused") {
   CHECK_THAT(refusal_of("epoch 1\nloss 2\n"), Contains("got a text that is none of these"));
   CHECK_THAT(refusal_of(megatron_arguments + "times across ranks (ms):\n" +

@@ -13,7 +13,7 @@ namespace rrfp::foreign {
 
 namespace {
 
-constexpr std::uint64_t tasks_max = 16'000'000;
+constexpr std::uint64_t tasks_max = 2'000'000;
 
 /// The tasks of a stage in the order of 1F1B: one forward for each later stage, then pairs.
 sequence order_of(std::uint32_t stages, std::uint32_t stage, std::uint32_t microbatches) {
@@ -88,17 +88,22 @@ class mean_step {
 
 status make_mean_steps(const times_of_steps& times, std::uint32_t microbatches, found_run& made) {
   const auto stages = static_cast<std::uint32_t>(times.front().size());
-  if (std::uint64_t{2} * stages * microbatches * times.size() > tasks_max)
+  const auto fitting = tasks_max / (std::uint64_t{2} * stages * microbatches);
+  if (fitting == 0)
     return error{
-        fmt::format("{}: expected at most {} tasks, got {} steps of {} stages and {} "
+        fmt::format("{}: expected at most {} tasks in a step, got {} stages and {} "
                     "microbatches",
-                    made.file, tasks_max, times.size(), stages, microbatches)};
+                    made.file, tasks_max, stages, microbatches)};
+  const auto first = times.size() - std::min<std::size_t>(times.size(), fitting);
+  if (first > 0)
+    made.notes.push_back(fmt::format("Of {} steps of the log, the last {} are used.", times.size(),
+                                     times.size() - first));
   made.run.shape = {stages, 1, microbatches, placement::linear};
   std::vector<sequence> orders;
   for (std::uint32_t s = 0; s < stages; ++s) orders.push_back(order_of(stages, s, microbatches));
   std::vector<placed_record> records;
   nanoseconds begin = 0;
-  for (std::size_t i = 0; i < times.size(); ++i)
+  for (auto i = first; i < times.size(); ++i)
     begin = mean_step{times[i], microbatches, step_id{i}, begin}.run(orders, records);
   return complete(std::move(records), made, clocks::one);
 }

@@ -17,8 +17,9 @@ struct mean_times {
 using times_of_steps = std::vector<std::vector<mean_times>>;
 
 /// Each task takes the mean of its stage in that step, messages take no time, and each step begins
-/// at the end of the one before. Sets the shape and the tasks of `made`, and appends to its notes.
-/// Errors: too many tasks, or times beyond 11 days.
+/// at the end of the one before. Of many steps, the last ones are made. Sets the shape and the
+/// tasks of `made`, and appends to its notes. Errors: too many tasks in a step, or times beyond 11
+/// days.
 status make_mean_steps(const times_of_steps& times, std::uint32_t microbatches, found_run& made);
 
 }  // namespace rrfp::foreign

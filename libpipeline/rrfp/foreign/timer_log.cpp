@@ -18,7 +18,7 @@ namespace rrfp::foreign {
 namespace {
 
 constexpr std::size_t ranks_max = report::traced_lanes_max;
-constexpr std::size_t intervals_max = 1'000'000;
+constexpr std::size_t intervals_max = 10'000;
 
 /// Settings of a job that are printed as "NAME ....... VALUE".
 constexpr std::array<std::string_view, 9> setting_names{"global_batch_size",
