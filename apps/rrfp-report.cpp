@@ -16,6 +16,7 @@
 #include "common/console.hpp"
 #include "common/output_file.hpp"
 #include "common/program.hpp"
+#include "common/trace_options.hpp"
 
 namespace {
 
@@ -28,16 +29,12 @@ struct options {
   std::string out;
   std::string svg;
   std::vector<std::string> profiles;
+  foreign::read_options log;
   double backward_share = 0.5;
   std::string steps;
   std::string step;
   std::vector<std::string> runs;
   std::string title = "rrfp report";
-};
-
-struct step_range {
-  step_id first;
-  step_id last;
 };
 
 std::optional<std::uint64_t> number(std::string_view digits) {
@@ -49,30 +46,18 @@ std::optional<std::uint64_t> number(std::string_view digits) {
 }
 
 /// "3:7", or "3" for that step alone.
-std::optional<step_range> range_of(std::string_view text) {
+std::optional<report::step_range> range_of(std::string_view text) {
   const auto colon = text.find(':');
   const auto first = number(text.substr(0, colon));
   const auto last = colon == std::string_view::npos ? first : number(text.substr(colon + 1));
   if (!first || !last || *first > *last) return std::nullopt;
-  return step_range{step_id{*first}, step_id{*last}};
-}
-
-/// The last steps of the run with at most `tasks_max` tasks together, but at least one step.
-step_range last_steps(const report::traced_run& run, std::size_t tasks_max) {
-  std::map<step_id, std::size_t> tasks;
-  for (const auto& t : run.tasks) ++tasks[t.step];
-  auto from = std::prev(tasks.end());
-  for (auto sum = from->second; from != tasks.begin(); --from) {
-    sum += std::prev(from)->second;
-    if (sum > tasks_max) break;
-  }
-  return {from->first, tasks.rbegin()->first};
+  return report::step_range{step_id{*first}, step_id{*last}};
 }
 
 /// The runs of all traces. If a title occurs more than once, the file is appended to it.
 result<std::vector<report::traced_run>> read_runs(const options& wanted,
                                                   std::vector<std::string>& notes) {
-  auto read = foreign::read_traces(wanted.traces);
+  auto read = foreign::read_traces(wanted.traces, wanted.log);
   if (!read) return read.failure();
   std::map<std::string, int> titles;
   for (const auto& found : *read) ++titles[found.run.title];
@@ -120,8 +105,9 @@ struct output {
 /// The step of --step; without it, the typical step of the chosen steps.
 result<std::optional<step_id>> shown_step(const options& wanted,
                                           const std::vector<report::traced_run>& runs,
-                                          const std::optional<step_range>& range) {
-  const auto [first, last] = range.value_or(step_range{step_id{0}, step_id{~std::uint64_t{0}}});
+                                          const std::optional<report::step_range>& range) {
+  const auto [first, last] =
+      range.value_or(report::step_range{step_id{0}, step_id{~std::uint64_t{0}}});
   if (wanted.step.empty()) return report::typical_step(runs, first, last);
   const auto n = number(wanted.step);
   if (!n) return error{fmt::format("--step: expected a step's number, got \"{}\"", wanted.step)};
@@ -151,40 +137,18 @@ result<output> make_picture(const options& wanted, const std::vector<report::tra
 }
 
 result<output> make_page(const options& wanted, const std::vector<report::traced_run>& runs,
-                         const std::optional<step_range>& range, const std::optional<step_id>& step,
-                         std::vector<std::string> notes) {
-  report::page_content page{wanted.title, std::move(notes), {}, step};
-  for (const auto& run : runs) {
-    const auto [first, last] =
-        range ? *range : last_steps(run, report::shown_tasks_max / runs.size());
-    auto line = report::make_timeline(run, first, last);
-    if (!line) return line.failure();
-    const auto all = report::steps_of(run);
-    auto note = fmt::format("{}: {} stages, {} microbatches, {} tasks; steps {} to {}", run.title,
-                            run.shape.stages, run.shape.microbatches, run.tasks.size(),
-                            line->steps.front().step.value(), line->steps.back().step.value());
-    if (line->steps.size() < all.size())
-      note += fmt::format(" of the trace's {} to {}", all.front().value(), all.back().value());
-    if (!range && line->steps.size() < all.size())
-      note += ", the last ones that fit; choose others with --steps";
-    page.notes.push_back(std::move(note));
-    page.runs.push_back(std::move(*line));
-  }
-  // The page shows only the last steps of a long trace; then it opens on the typical step of these.
-  step_range shown{step_id{0}, step_id{~std::uint64_t{0}}};
-  for (const auto& line : page.runs) {
-    shown.first = std::max(shown.first, line.steps.front().step);
-    shown.last = std::min(shown.last, line.steps.back().step);
-  }
-  if (step && (*step < shown.first || *step > shown.last)) {
-    if (!wanted.step.empty())
-      return error{fmt::format("--step: the page shows steps {} to {}, got {}: choose with --steps",
-                               shown.first.value(), shown.last.value(), step->value())};
-    page.opens_on = report::typical_step(runs, shown.first, shown.last);
-  }
-  output html{"--out", wanted.out, report::html_of(page), ""};
+                         const std::optional<report::step_range>& range,
+                         const std::optional<step_id>& step, std::vector<std::string> notes) {
+  const auto page = report::page_of(wanted.title, runs, std::move(notes), range, step);
+  if (!page) return page.failure();
+  if (!wanted.step.empty() && page->opens_on != step)
+    return error{
+        fmt::format("--step: the page does not show step {} of all runs, but the last "
+                    "ones that fit: choose with --steps",
+                    step->value())};
+  output html{"--out", wanted.out, report::html_of(*page), ""};
   html.message = fmt::format("report: {} ({:.1f} MiB, {} runs; open it in a browser)\n", wanted.out,
-                             static_cast<double>(html.text.size()) / (1 << 20), page.runs.size());
+                             static_cast<double>(html.text.size()) / (1 << 20), page->runs.size());
   return html;
 }
 
@@ -205,7 +169,7 @@ status check_options(const options& wanted) {
 
 result<std::vector<output>> make_profiles(const options& wanted,
                                           const std::vector<report::traced_run>& runs,
-                                          const std::optional<step_range>& range) {
+                                          const std::optional<report::step_range>& range) {
   if (runs.size() != 1) {
     std::string all;
     for (const auto& r : runs) all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", r.title);
@@ -214,7 +178,7 @@ result<std::vector<output>> make_profiles(const options& wanted,
   }
   const auto& run = runs.front();
   const auto all = report::steps_of(run);
-  const auto [first, last] = range ? *range : step_range{all.front(), all.back()};
+  const auto [first, last] = range ? *range : report::step_range{all.front(), all.back()};
   const auto p = report::profile_of(run, first, last);
   if (!p) return p.failure();
   const auto source = fmt::format(
@@ -238,7 +202,7 @@ result<std::vector<output>> make_profiles(const options& wanted,
 
 int make_report(const options& wanted) {
   if (auto can = check_options(wanted); !can) return apps::end_with(can.failure());
-  std::optional<step_range> range;
+  std::optional<report::step_range> range;
   if (!wanted.steps.empty()) {
     range = range_of(wanted.steps);
     if (!range)
@@ -305,7 +269,9 @@ int run(int argc, char** argv) {
   app.add_option("trace", wanted.traces,
                  "Traces of rrfp-node run --trace FILE, or of\n"
                  "torch.profiler, one for each rank (.json, .json.gz),\n"
-                 "or CSV: stage, microbatch, kind, start, end")
+                 "tables of nsys stats, logs with timers of Megatron-LM\n"
+                 "or DeepSpeed, or CSV: stage, microbatch, kind, start,\n"
+                 "end")
       ->required();
   app.add_option("--out", wanted.out, "Write the page, an HTML file");
   app.add_option("--svg", wanted.svg,
@@ -321,6 +287,7 @@ int run(int argc, char** argv) {
                  "repeated")
       ->take_all()
       ->allow_extra_args(false);
+  apps::add_trace_options(app, wanted.log);
   app.add_option("--backward-share", wanted.backward_share,
                  "For FILE.toml, if the run did not split backward: the\n"
                  "share that counts as backward_ms; the rest counts as\n"

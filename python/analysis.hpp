@@ -21,8 +21,9 @@ namespace rrfp::python {
 /// Runs that were read, and the forecast of each.
 class analysis {
  public:
-  static result<analysis> make(const std::vector<std::string>& files, double backward_share) {
-    auto read = foreign::read_traces(files);
+  static result<analysis> make(const std::vector<std::string>& files,
+                               const foreign::read_options& log, double backward_share) {
+    auto read = foreign::read_traces(files, log);
     if (!read) return read.failure();
     analysis made;
     made.runs_ = *std::move(read);
@@ -93,7 +94,9 @@ class analysis {
 
   std::vector<std::string> notes() const {
     std::vector<std::string> all;
-    for (const auto& found : runs_) all.insert(all.end(), found.notes.begin(), found.notes.end());
+    for (std::size_t i = 0; i < runs_.size(); ++i)
+      for (const auto* notes : {&runs_[i].notes, &forecasts_[i].notes})
+        all.insert(all.end(), notes->begin(), notes->end());
     return all;
   }
 
@@ -103,18 +106,20 @@ class analysis {
     return all;
   }
 
+  std::vector<std::string> charts() const {
+    std::vector<std::string> all;
+    for (std::size_t i = 0; i < runs_.size(); ++i)
+      all.push_back(forecast::chart_of(forecasts_[i], runs_[i].run.title));
+    return all;
+  }
+
   status write_page(const std::string& path, const std::string& title) const {
     std::vector<report::traced_run> runs;
-    report::page_content page{title, notes(), {}, {}};
-    for (const auto& found : runs_) {
-      const auto all = report::steps_of(found.run);
-      auto line = report::make_timeline(found.run, all.front(), all.back());
-      if (!line) return line.failure();
-      page.runs.push_back(*std::move(line));
-      runs.push_back(found.run);
-    }
-    page.opens_on = report::typical_step(runs, step_id{0}, step_id{~std::uint64_t{0}});
-    return files::write_atomically(path, report::html_of(page));
+    for (const auto& found : runs_) runs.push_back(found.run);
+    const auto step = report::typical_step(runs, step_id{0}, step_id{~std::uint64_t{0}});
+    const auto page = report::page_of(title, runs, notes(), {}, step);
+    if (!page) return page.failure();
+    return files::write_atomically(path, report::html_of(*page));
   }
 
  private:

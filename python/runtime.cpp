@@ -382,16 +382,19 @@ PYBIND11_MODULE(_runtime, m) {
       py::arg("job"), py::arg("settings"), py::arg("steps"));
   add_packing(m);
   py::class_<analysis>(m, "Analysis")
-      .def(py::init([](const std::vector<std::string>& files, double backward_share) {
-             return value_of(without_gil([&] { return analysis::make(files, backward_share); }));
+      .def(py::init([](const std::vector<std::string>& files, std::uint32_t stages,
+                       std::uint32_t microbatches, double backward_share) {
+             return value_of(without_gil(
+                 [&] { return analysis::make(files, {stages, microbatches}, backward_share); }));
            }),
-           py::arg("files"), py::arg("backward_share"))
+           py::arg("files"), py::arg("stages"), py::arg("microbatches"), py::arg("backward_share"))
       .def("tasks", &analysis::tasks)
       .def("waits", &analysis::waits)
       .def("steps", &analysis::steps)
       .def("forecast", &analysis::forecast)
       .def("notes", &analysis::notes)
       .def("sentences", &analysis::sentences)
+      .def("charts", &analysis::charts)
       .def(
           "write_page",
           [](const analysis& a, const std::string& path, const std::string& title) {

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include <rrfp/forecast/forecast.hpp>
-#include <rrfp/foreign/read_traces.hpp>
 #include <rrfp/policies/registry.hpp>
 
 namespace rrfp::apps {
@@ -43,6 +42,7 @@ std::string table_of(const foreign::found_run& found, const forecast::forecast& 
         "* splits backwards that the run did not split; {} of each is assumed to be "
         "B.\n",
         backward_share);
+  for (const auto& note : f.notes) text += note + "\n";
   return text + fmt::format("\nThe replay is {:.1f} % off the measured steps (median).\n{}\n",
                             f.error_percent, forecast::sentence_of(f));
 }
@@ -50,6 +50,8 @@ std::string table_of(const foreign::found_run& found, const forecast::forecast& 
 std::string json_of(const foreign::found_run& found, const forecast::forecast& f) {
   using json = nlohmann::ordered_json;
   const auto& shape = found.run.shape;
+  auto notes = found.notes;
+  notes.insert(notes.end(), f.notes.begin(), f.notes.end());
   json steps = json::array();
   for (const auto& s : f.steps)
     steps.push_back({{"step", s.step.value()},
@@ -77,7 +79,7 @@ std::string json_of(const foreign::found_run& found, const forecast::forecast& f
               {"bubble", f.bubble},
               {"launch_ms", f.launch_ms},
               {"message_ms", f.message_ms},
-              {"notes", found.notes},
+              {"notes", notes},
               {"steps", steps},
               {"outcomes", outcomes},
               {"sentence", forecast::sentence_of(f)}}
@@ -87,8 +89,8 @@ std::string json_of(const foreign::found_run& found, const forecast::forecast& f
 }  // namespace
 
 result<forecast_texts> forecasts_from(const std::vector<std::string>& traces,
-                                      double backward_share) {
-  const auto runs = foreign::read_traces(traces);
+                                      const foreign::read_options& log, double backward_share) {
+  const auto runs = foreign::read_traces(traces, log);
   if (!runs) return runs.failure();
   forecast_texts made;
   for (const auto& found : *runs) {
@@ -96,6 +98,7 @@ result<forecast_texts> forecasts_from(const std::vector<std::string>& traces,
     if (!f) return within(found.file, f.failure());
     made.table += (made.table.empty() ? "" : "\n") + table_of(found, *f, backward_share);
     made.json += json_of(found, *f) + "\n";
+    made.charts.push_back(forecast::chart_of(*f, found.run.title));
   }
   return made;
 }

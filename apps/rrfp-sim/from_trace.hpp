@@ -5,17 +5,19 @@
 #include <vector>
 
 #include <rrfp/base/result.hpp>
+#include <rrfp/foreign/read_traces.hpp>
 
 namespace rrfp::apps {
 
-/// What is printed, and one line of JSON for each run.
+/// What is printed, and for each run one line of JSON and a chart (SVG).
 struct forecast_texts {
   std::string table;
   std::string json;
+  std::vector<std::string> charts;
 };
 
 /// Errors: see foreign::read_traces() and forecast::make_forecast().
 result<forecast_texts> forecasts_from(const std::vector<std::string>& traces,
-                                      double backward_share);
+                                      const foreign::read_options& log, double backward_share);
 
 }  // namespace rrfp::apps

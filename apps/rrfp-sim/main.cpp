@@ -14,6 +14,7 @@
 #include "../common/console.hpp"
 #include "../common/output_file.hpp"
 #include "../common/program.hpp"
+#include "../common/trace_options.hpp"
 #include "from_trace.hpp"
 #include "loss_options.hpp"
 #include "simulation_report.hpp"
@@ -32,6 +33,7 @@ struct options {
   std::uint64_t steps = 1;
   bool gaps = false;
   std::vector<std::string> traces;
+  foreign::read_options log;
   double backward_share = 0.5;
   apps::loss_options losses;
   std::string chart;
@@ -135,11 +137,17 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
 }
 
 int forecast_from(const options& wanted) {
-  if (auto can = apps::check_output("--json", wanted.json); !can)
-    return apps::end_with(can.failure());
-  const auto made = apps::forecasts_from(wanted.traces, wanted.backward_share);
+  for (const auto& [option, file] :
+       {std::pair{"--json", &wanted.json}, std::pair{"--chart", &wanted.chart}})
+    if (auto can = apps::check_output(option, *file); !can) return apps::end_with(can.failure());
+  const auto made = apps::forecasts_from(wanted.traces, wanted.log, wanted.backward_share);
   if (!made) return apps::end_with(made.failure());
+  if (!wanted.chart.empty() && made->charts.size() != 1)
+    return apps::end_with({fmt::format("--chart needs one run, got {}", made->charts.size())});
   apps::print("{}", made->table);
+  if (!wanted.chart.empty())
+    if (auto written = files::write_atomically(wanted.chart, made->charts.front()); !written)
+      return apps::end_with({"--chart " + written.message(), error_kind::failed});
   if (!wanted.json.empty())
     if (auto written = files::write_atomically(wanted.json, made->json); !written)
       return apps::end_with({"--json " + written.message(), error_kind::failed});
@@ -160,7 +168,9 @@ int simulate_losses(const options& wanted, const job::job& j, std::string& json)
 /// The options of --losses.
 void add_losses(CLI::App& app, options& wanted) {
   auto* losses = apps::add_loss_options(app, wanted.losses);
-  app.add_option("--chart", wanted.chart, "Write the useful time as a chart (SVG)")->needs(losses);
+  app.add_option("--chart", wanted.chart,
+                 "With --losses or --from: write the useful time, or the\n"
+                 "steps, as a chart (SVG)");
   for (const auto* other :
        {"--from", "--durations", "--write-durations", "--write-schedule", "--gaps"})
     losses->excludes(other);
@@ -185,6 +195,7 @@ int run(int argc, char** argv) {
                  "reads; replays it and compares schedules")
       ->expected(1, static_cast<int>(report::traced_stages_max))
       ->excludes("job");
+  apps::add_trace_options(app, wanted.log);
   app.add_option("--backward-share", wanted.backward_share,
                  "With --from, if the run did not split backward: the\n"
                  "share that counts as B")
@@ -210,6 +221,8 @@ int run(int argc, char** argv) {
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
   if (!wanted.traces.empty()) return forecast_from(wanted);
   if (wanted.job.empty()) return apps::end_with({"expected a job, or --from TRACE..."});
+  if (!wanted.chart.empty() && wanted.losses.mtbf_hours.empty())
+    return apps::end_with({"--chart needs --losses or --from"});
 
   for (const auto& [option, file] :
        {std::pair{"--write-durations", &wanted.write_durations},

@@ -27,16 +27,20 @@ class Analysis:
         """Writes the page of rrfp-report: timelines, idle time by its cause, the critical path."""
         self._found.write_page(os.fspath(path), title)
 
+    def _repr_html_(self):
+        """What a notebook shows: the forecast as bars."""
+        return "".join(self._found.charts())
+
     def __repr__(self):
         return f"<rrfp.Analysis: {len(self.steps)} steps, {len(self.tasks)} tasks. {self.sentence}>"
 
 
-def analyze(traces, *, backward_share=0.5):
+def analyze(traces, *, backward_share=0.5, stages=0, microbatches=0):
     """Reads the traces of a run, and forecasts other schedules on its times; needs neither torch nor a GPU.
 
-    traces: a path, a pattern as "traces/*.json.gz", or a list of them: traces of torch.profiler, one of each rank, of
-    rrfp itself, or CSV (docs/analyze.md). backward_share: of a backward that the run did not split, the share that
-    counts as B.
+    traces: a path, a pattern as "traces/*.json.gz", or a list of them: traces of torch.profiler, one of each rank, tables
+    of Nsight Systems, logs with timers, traces of rrfp itself, or CSV (docs/analyze.md). backward_share: of a backward
+    that the run did not split, the share that counts as B. stages, microbatches: of a job whose log does not say them.
     """
     files = []
     for one in [traces] if isinstance(traces, (str, os.PathLike)) else traces:
@@ -45,4 +49,4 @@ def analyze(traces, *, backward_share=0.5):
         if not found:
             raise Error(f"analyze(): expected a file or a pattern of files, got {one!r}", "bad_input", 2)
         files += found
-    return Analysis(_runtime.Analysis(files, backward_share))
+    return Analysis(_runtime.Analysis(files, stages, microbatches, backward_share))

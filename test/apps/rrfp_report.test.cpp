@@ -266,7 +266,7 @@ TEST_CASE("a file that is not a trace is refused in one line and leaves no page"
   const auto whole = text_of(quickstart_trace());
   const std::vector<std::pair<std::string, std::string>> cases{
       {"", "an empty file"},
-      {"loss,step\n", "not JSON"},
+      {"loss,step\n", "got a text that is none of these"},
       {whole.substr(0, whole.size() / 2), "ends too early"},
       {"{\"traceEvents\":[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":1,\"args\":{\"name\":"
        "\"python\"}}]}",

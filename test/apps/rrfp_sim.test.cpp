@@ -135,6 +135,9 @@ TEST_CASE("traces that cannot be read end rrfp-sim --from with one line and exit
   const auto o = run_program({RRFP_SIM});
   CHECK(o.code == 2);
   CHECK_THAT(o.err, Contains("expected a job, or --from TRACE..."));
+  const auto chart = run_program({RRFP_SIM, replicated, "--chart", folder / "x.svg"});
+  CHECK(chart.code == 2);
+  CHECK_THAT(chart.err, Contains("--chart needs --losses or --from"));
 }
 
 TEST_CASE("--losses prints a row for each way at each MTBF, and names the best") {

@@ -48,6 +48,13 @@ forecast::forecast forecast_of(const found_run& found) {
   return *std::move(made);
 }
 
+const forecast::outcome& outcome_of(const forecast::forecast& f, const std::string& policy) {
+  for (const auto& o : f.outcomes)
+    if (o.policy == policy) return o;
+  FAIL("no outcome " << policy);
+  return f.outcomes.front();
+}
+
 }  // namespace
 
 TEST_CASE("a recorded schedule is recognised and its replay meets every step") {
@@ -73,6 +80,64 @@ TEST_CASE("readiness gains where a recorded order waited beside ready tasks") {
   }
   CHECK(found);
   CHECK(forecast::sentence_of(f).find("readiness (bf)") != std::string::npos);
+}
+
+TEST_CASE("an even cut spreads the work of each microbatch over the stages") {
+  written files;
+  files.add("tasks.csv",
+            "stage,microbatch,kind,start,end\n0,0,F,0,10\n0,1,F,10,20\n0,0,BW,100,120\n"
+            "0,1,BW,190,210\n1,0,F,10,40\n1,0,BW,40,100\n1,1,F,100,130\n1,1,BW,130,190\n");
+  const auto uneven = forecast_of(files.run());
+  CHECK(uneven.replayed_ms == Approx(210));
+  // F takes 20 ms on both, BW 40.
+  CHECK(outcome_of(uneven, "even cut").step_ms == Approx(3 * (20 + 40)));
+  const auto even = forecast_of(one_f_one_b(1, 10));
+  CHECK(outcome_of(even, "even cut").step_ms == Approx(even.replayed_ms));
+}
+
+TEST_CASE("two replicas have half of the stages, and half of the microbatches each") {
+  const auto f = forecast_of(one_f_one_b(2, 60));
+  // One stage with two microbatches each; the slow F is in the first replica.
+  const auto o = outcome_of(f, "two replicas");
+  CHECK(o.step_ms == Approx(2 * (10 + 20 + 10 + 20) + 50));
+  CHECK(o.bubble == Approx(0.5 * 50 / 170));
+  CHECK_FALSE(o.assumes_split);
+  CHECK(f.notes.size() == 2);
+}
+
+TEST_CASE("two replicas of interleaved stages and of a V hold neighbours") {
+  for (const bool is_v : {false, true}) {
+    // One microbatch after the other; virtual stage v takes v + 1 ms for F, twice that for BW.
+    std::string csv = "stage,chunk,microbatch,kind,start,end\n";
+    double now = 0;
+    for (int mb = 0; mb < 4; ++mb)
+      for (int i = 0; i < 16; ++i) {
+        const int v = i < 8 ? i : 15 - i;
+        const int stage = v < 4 ? v : is_v ? 7 - v : v - 4;
+        const double took = (v + 1) * (i < 8 ? 1 : 2);
+        csv += fmt::format("{},{},{},{},{},{}\n", stage, v / 4, mb, i < 8 ? "F" : "BW", now,
+                           now + took);
+        now += took;
+      }
+    written files;
+    files.add("tasks.csv", csv);
+    const auto found = files.run();
+    CHECK(found.run.shape.layout == (is_v ? placement::v : placement::interleaved));
+    const auto f = forecast_of(found);
+    const auto o = outcome_of(f, "two replicas");
+    // All work of a replica, over its two devices.
+    CHECK(o.step_ms * (1 - o.bubble) == Approx(2 * 36 * 3 / 2.0));
+  }
+}
+
+TEST_CASE("the chart has a bar for each row of the table") {
+  const auto f = forecast_of(one_f_one_b(1, 60));
+  const auto chart = forecast::chart_of(f, "a <run>");
+  CHECK(chart.find("a &lt;run&gt;") != std::string::npos);
+  std::size_t bars = 0;
+  for (auto at = chart.find("<rect"); at != std::string::npos; at = chart.find("<rect", at + 1))
+    ++bars;
+  CHECK(bars == f.outcomes.size() + 3);  // measured, replayed, and the background
 }
 
 TEST_CASE("a schedule that splits backwards says that their shares are assumed") {

@@ -85,16 +85,16 @@ class written {
     return names_.back();
   }
 
-  found_run run() const {
-    auto read = read_traces(names_);
+  found_run run(const read_options& options = {}) const {
+    auto read = read_traces(names_, options);
     INFO((read ? std::string{} : read.message()));
     REQUIRE(read.ok());
     REQUIRE(read->size() == 1);
     return std::move(read->front());
   }
   /// One line that begins with the name of the file, which is left out.
-  std::string refusal() const {
-    const auto read = read_traces(names_);
+  std::string refusal(const read_options& options = {}) const {
+    const auto read = read_traces(names_, options);
     REQUIRE_FALSE(read.ok());
     CHECK(read.message().find('\n') == std::string::npos);
     CHECK_THAT(read.message(),

@@ -55,7 +55,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
        {"libpipeline/rrfp/report", {"core", "io", "rrfp/simulate/duration_table.hpp"}, {}}},
       // Traces of other frameworks, in the structures of the reports.
       {"foreign", {"libpipeline/rrfp/foreign", {"core", "io", "report"}, {}}},
-      {"forecast", {"libpipeline/rrfp/forecast", {"core", "simulate", "report"}, {}}},
+      {"forecast", {"libpipeline/rrfp/forecast", {"core", "io", "simulate", "report"}, {}}},
       // What a rank computes, without a framework, and with libtorch.
       {"compute",
        {"libpipeline/rrfp/compute",

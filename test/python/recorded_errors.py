@@ -9,6 +9,7 @@ import statistics
 import sys
 
 import rrfp
+from recorded_program import SECONDS
 
 KINDS = {"F": "F", "B": "BW", "I": "B", "W": "W"}
 
@@ -70,7 +71,7 @@ def print_ready(folder, runs):
             continue
         for o in found.forecast:
             if o["policy"] == policy and o["slots"] == int(slots):
-                said = "assumes its split" if o["assumes_split"] else ""
+                said = "assumes the share of B" if o["assumes_split"] else ""
                 print(f"{folder.name:26}from {case:22}{ran:9.1f}{o['step_ms']:9.1f}{(o['step_ms'] / ran - 1) * 100:8.2f} {said}")
 
 
@@ -78,7 +79,8 @@ if __name__ == "__main__":
     for folder in map(pathlib.Path, sys.argv[1:]):
         cases = sorted(folder.iterdir())
         print(f"{folder}\n{'':22}{'tasks':>6}{'median':>8}{'p95':>8}{'wait':>8}{'waits':>8}{'step ms':>10}{'replay':>8}{'model':>8}")
-        runs = {c.name: rrfp.analyze(f"{c}/*.json.gz") for c in cases if not c.name.startswith("ready-")}
+        share = SECONDS["B"] / (SECONDS["B"] + SECONDS["W"])
+        runs = {c.name: rrfp.analyze(f"{c}/*.json.gz", backward_share=share) for c in cases if not c.name.startswith("ready-")}
         for name, found in runs.items():
             print_case(folder / name, found)
         for case in cases:

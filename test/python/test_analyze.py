@@ -116,3 +116,13 @@ def test_rows_of_the_simulator_are_a_trace_as_well(tmp_path):
     found = rrfp.analyze(os.fspath(tmp_path / "tasks.csv"))
     assert len(found.tasks) == len(made.tasks)
     assert [s["measured_ms"] for s in found.steps] == pytest.approx([s["ms"] for s in made.steps])
+
+
+def test_a_log_of_timers_gives_steps_of_mean_times():
+    found = rrfp.analyze(ROOT / "test/foreign/recorded/megatron.log")
+    assert len(found.steps) == 3 and len(found.tasks) == 3 * 4 * 2 * 8
+    assert "not measured" in found.notes[0]
+    assert found._repr_html_().startswith("<svg") and "two replicas" in found._repr_html_()
+    with pytest.raises(rrfp.Error, match="expected ranks of 5 stages"):
+        rrfp.analyze(ROOT / "test/foreign/recorded/megatron.log", stages=5)
+    assert len(rrfp.analyze(ROOT / "test/foreign/recorded/megatron.log", microbatches=16).tasks) == 3 * 4 * 2 * 16

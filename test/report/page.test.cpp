@@ -113,4 +113,32 @@ TEST_CASE("tasks beyond the maximum of a page are counted but not drawn, and the
   CHECK_THAT(bounded, Contains("<td>50</td>"));
 }
 
+TEST_CASE("a page shows the chosen steps, or the last ones that fit, and says so") {
+  hand_made trace;
+  trace.run("long", 1);
+  for (int step = 1; step <= 3; ++step)
+    for (int n = 0; n < 2; ++n) {
+      const int at = 20 * step + 10 * n;
+      trace.task(0, "F" + std::to_string(n), at, at, at + 10, {.step = step});
+    }
+  const auto runs = trace.read().runs;
+  const auto of = [&](std::optional<step_range> range, std::optional<step_id> step,
+                      std::size_t tasks_max) {
+    auto page = page_of("x", runs, {"read"}, range, step, tasks_max);
+    REQUIRE(page.ok());
+    return *std::move(page);
+  };
+  const auto whole = of({}, step_id{1}, 6);
+  CHECK(whole.runs.front().steps.size() == 3);
+  CHECK(whole.opens_on == step_id{1});
+  CHECK(whole.notes ==
+        std::vector<std::string>{"read", "long: 1 stages, 2 microbatches, 6 tasks; steps 1 to 3"});
+  const auto last = of({}, step_id{1}, 5);
+  CHECK(last.runs.front().steps.size() == 2);
+  CHECK(last.opens_on != step_id{1});
+  CHECK_THAT(last.notes.back(), Contains("steps 2 to 3 of the trace's 1 to 3, the last ones"));
+  CHECK(of(step_range{step_id{1}, step_id{1}}, {}, 1).runs.front().steps.size() == 1);
+  CHECK_FALSE(page_of("x", runs, {}, step_range{step_id{7}, step_id{9}}, {}).ok());
+}
+
 }  // namespace rrfp::report::testing

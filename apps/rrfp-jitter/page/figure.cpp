@@ -61,12 +61,9 @@ std::string axis_lines(const speed_axis& axis, double top, double bottom) {
 std::string run_row(const speed_axis& axis, const run_entry& run, const summary& s, double top) {
   const auto middle = top + bar_row / 2;
   const auto deviation = s.speed_up_deviation;
-  auto out =
-      svg::text(names_end - 8, middle + 4, cut(run.name), " text-anchor=\"end\"") +
-      fmt::format(
-          "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" "
-          "fill=\"{}\"/>\n",
-          axis.x(0), top + 4, axis.x(s.speed_up) - axis.x(0), bar_row - 8, colour_of(run.mode));
+  auto out = svg::text(names_end - 8, middle + 4, cut(run.name), " text-anchor=\"end\"") +
+             svg::rect(axis.x(0), top + 4, axis.x(s.speed_up) - axis.x(0), bar_row - 8,
+                       colour_of(run.mode));
   auto value = fmt::format("{:.2f}x", s.speed_up);
   if (deviation > 0) {
     out += fmt::format(

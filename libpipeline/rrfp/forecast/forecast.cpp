@@ -16,11 +16,11 @@
 #include <rrfp/report/profile.hpp>
 #include <rrfp/simulate/duration_table.hpp>
 
+#include "costs.hpp"
+
 namespace rrfp::forecast {
 
 namespace {
-
-using report::nanoseconds;
 
 using task_key = std::tuple<step_id, stage_id, task>;
 
@@ -34,22 +34,6 @@ std::map<task_key, nanoseconds> gaps_of(const report::traced_run& run) {
   }
   return gaps;
 }
-
-/// The costs of one step as those of step 0.
-class costs_of_step final : public simulate::cost_model {
- public:
-  costs_of_step(const simulate::cost_model& all, step_id step) : all_(all), step_(step) {}
-  nanoseconds compute(step_id, stage_id stage, const task& t) const override {
-    return all_.compute(step_, stage, t);
-  }
-  nanoseconds link(step_id, virtual_stage_id to, const task& t) const override {
-    return all_.link(step_, to, t);
-  }
-
- private:
-  const simulate::cost_model& all_;
-  step_id step_;
-};
 
 /// The wait that the arrival for a task ended.
 struct arrival {
@@ -93,9 +77,18 @@ class forecaster {
     read_costs();
     if (auto replayed = replay(); !replayed) return replayed.failure();
     made_.schedule = recorded_schedule();
-    made_.outcomes.push_back(own_order());
-    for (const auto& [name, mode, slots] : candidates())
+    made_.outcomes.push_back(own_order("recorded order", plain_));
+    if (profile_.shape.stages > 1) {
+      made_.outcomes.push_back(own_order("even cut", even_costs{plain_, profile_}));
+      made_.notes.push_back(
+          "even cut: the recorded order with the same work spread evenly over all stages, a bound "
+          "of what a better cut gives.");
+    }
+    const auto all = candidates();
+    for (const auto& [name, mode, slots] : all)
       if (auto ran = simulate_policy(name, mode, slots); ran) made_.outcomes.push_back(*ran);
+    if (auto ran = two_replicas(made_.schedule.empty() ? all.front().name : made_.schedule); ran)
+      made_.outcomes.push_back(*ran);
     return std::move(made_);
   }
 
@@ -224,13 +217,13 @@ class forecaster {
 
   /// The recorded order on the costs of the others: what sends and gaps of the framework took more
   /// than the median is left out.
-  outcome own_order() const {
-    outcome o{"recorded order", dispatch_mode::in_order, 0, 0, 0, false};
+  outcome own_order(std::string name, const simulate::cost_model& costs) const {
+    outcome o{std::move(name), dispatch_mode::in_order, 0, 0, 0, false};
     measures all;
     for (const auto step : profile_.steps) {
       auto plan = in_order(steps_.at(step).order);
       plan.launch_cost = launch_;
-      if (const auto ran = simulate::run(plan, costs_of_step{plain_, step}); ran) all.add(*ran);
+      if (const auto ran = simulate::run(plan, costs_of_step{costs, step}); ran) all.add(*ran);
     }
     all.give(o);
     return o;
@@ -243,7 +236,15 @@ class forecaster {
 
     void add(const simulate::report& ran) {
       steps.push_back(milliseconds(ran.makespan));
-      busy += steps.back() * (1 - ran.bubble_fraction);
+      busy += busy_of(ran);
+    }
+    /// Of two replicas: the slower one counts.
+    void add(const simulate::report& one, const simulate::report& other) {
+      steps.push_back(milliseconds(std::max(one.makespan, other.makespan)));
+      busy += (busy_of(one) + busy_of(other)) / 2;
+    }
+    static double busy_of(const simulate::report& ran) {
+      return milliseconds(ran.makespan) * (1 - ran.bubble_fraction);
     }
     void give(outcome& o) const {
       o.step_ms = median(steps);
@@ -279,21 +280,29 @@ class forecaster {
     return all;
   }
 
+  simulate::plan plan_of(const policy_set& policy, const pipeline_shape& shape, dispatch_mode mode,
+                         std::uint32_t slots) const {
+    simulate::plan plan;
+    plan.shape = shape;
+    plan.rule.mode = mode;
+    plan.rule.weight_pieces = 1;
+    plan.rule.make_policy = [&policy](const pipeline_shape&, stage_id s) { return policy.make(s); };
+    plan.limit.slots = slots;
+    plan.launch_cost = launch_;
+    return plan;
+  }
+
+  bool assumes_split(const policy_set& policy) const {
+    return was_fused_ && policy.make(stage_id{0})->backward_of(microbatch_id{0}, chunk_id{0}) ==
+                             task_kind::backward;
+  }
+
   result<outcome> simulate_policy(const std::string& name, dispatch_mode mode,
                                   std::uint32_t slots) const {
     const auto set = policies_.make(name, profile_.shape);
     if (!set) return set.failure();
-    simulate::plan plan;
-    plan.shape = profile_.shape;
-    plan.rule.mode = mode;
-    plan.rule.weight_pieces = 1;
-    plan.rule.make_policy = [&](const pipeline_shape&, stage_id s) { return (*set)->make(s); };
-    plan.limit.slots = slots;
-    plan.launch_cost = launch_;
-    outcome o{name, mode, slots, 0, 0, false};
-    o.assumes_split =
-        was_fused_ && (*set)->make(stage_id{0})->backward_of(microbatch_id{0}, chunk_id{0}) ==
-                          task_kind::backward;
+    const auto plan = plan_of(**set, profile_.shape, mode, slots);
+    outcome o{name, mode, slots, 0, 0, assumes_split(**set)};
     measures all;
     for (const auto step : profile_.steps) {
       const auto ran = simulate::run(plan, costs_of_step{plain_, step});
@@ -301,6 +310,36 @@ class forecaster {
       all.add(*ran);
     }
     all.give(o);
+    return o;
+  }
+
+  /// The same devices as two pipelines of half as many stages, if the numbers are even.
+  result<outcome> two_replicas(const std::string& policy) {
+    auto shape = profile_.shape;
+    if (shape.stages % 2 != 0 || shape.microbatches % 2 != 0)
+      return error{"expected even numbers of stages and microbatches"};
+    shape.stages /= 2;
+    shape.microbatches /= 2;
+    const auto set = policies_.make(policy, shape);
+    if (!set) return set.failure();
+    const auto plan = plan_of(**set, shape, dispatch_mode::in_order, 0);
+    outcome o{"two replicas", dispatch_mode::in_order, 0, 0, 0, assumes_split(**set)};
+    measures all;
+    for (const auto step : profile_.steps) {
+      const auto run_from = [&](std::uint32_t first) {
+        return simulate::run(plan, merged_costs{plain_, step, profile_.shape, shape, first});
+      };
+      const auto one = run_from(0), other = run_from(shape.microbatches);
+      if (!one) return one.failure();
+      if (!other) return other.failure();
+      all.add(*one, *other);
+    }
+    all.give(o);
+    made_.notes.push_back(fmt::format(
+        "two replicas: pipelines of {} with {} microbatches each, in the order of {}; each device "
+        "holds the weights of two stages, and the exchange of gradients is left out.",
+        shape.stages == 1 ? "one stage" : fmt::format("{} stages", shape.stages),
+        shape.microbatches, policy));
     return o;
   }
 

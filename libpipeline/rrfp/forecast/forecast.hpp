@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <rrfp/core/policy.hpp>
@@ -30,6 +31,7 @@ struct replayed_step {
 
 /// One schedule on the recorded costs.
 struct outcome {
+  /// Or what is changed: recorded order, even cut, two replicas.
   std::string policy;
   dispatch_mode mode = dispatch_mode::ready;
   std::uint32_t slots = 0;  ///< of each stage; 0: as many as its order takes
@@ -51,6 +53,8 @@ struct forecast {
   double launch_ms = 0;      ///< median gap between two tasks
   double message_ms = 0;     ///< median; 0: no message was waited for
   std::vector<outcome> outcomes;
+  /// What the names of outcomes that are no policies mean; one sentence each.
+  std::vector<std::string> notes;
 
   /// Share of the replayed step that an outcome saves, in percent.
   double gain_percent(const outcome& o) const { return (1 - o.step_ms / replayed_ms) * 100; }
@@ -63,5 +67,8 @@ result<forecast> make_forecast(const report::traced_run& run, const policy_regis
 
 /// The answer in one sentence.
 std::string sentence_of(const forecast& f);
+
+/// Steps of the run and of all outcomes as bars, an SVG picture.
+std::string chart_of(const forecast& f, std::string_view run);
 
 }  // namespace rrfp::forecast

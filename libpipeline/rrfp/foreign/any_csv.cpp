@@ -1,15 +1,14 @@
 #include "any_csv.hpp"
 
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include <rrfp/base/printable.hpp>
-#include <rrfp/io/byte_source.hpp>
 #include "assemble.hpp"
+#include "csv.hpp"
 
 namespace rrfp::foreign {
 
@@ -18,7 +17,6 @@ namespace {
 enum class column : std::uint8_t { stage, chunk, microbatch, kind, step, start, end };
 constexpr std::size_t columns = 7;
 constexpr std::size_t rows_max = 16'000'000;
-constexpr std::size_t line_bytes_max = 4096;
 
 struct column_name {
   std::string_view name;
@@ -30,23 +28,6 @@ constexpr column_name names[] = {{"stage", column::stage},    {"rank", column::s
                                  {"step", column::step},      {"start", column::start},
                                  {"start_ms", column::start}, {"begin_ms", column::start},
                                  {"end", column::end},        {"end_ms", column::end}};
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view blanks = " \t\r\"";
-  const auto first = text.find_first_not_of(blanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(blanks) - first + 1);
-}
-
-std::vector<std::string_view> cells_of(std::string_view line) {
-  std::vector<std::string_view> cells;
-  for (;;) {
-    const auto comma = line.find(',');
-    cells.push_back(trimmed(line.substr(0, comma)));
-    if (comma == std::string_view::npos) return cells;
-    line.remove_prefix(comma + 1);
-  }
-}
 
 /// The cell of each column; npos: the file has none.
 using layout = std::array<std::size_t, columns>;
@@ -69,8 +50,8 @@ class csv_reader {
 
   status read_line(std::string_view line) {
     ++line_;
-    if (trimmed(line).empty()) return success();
     const auto cells = cells_of(line);
+    if (cells.size() == 1 && cells.front().empty()) return success();
     placed_record record;
     auto& t = record.what;
     const auto kind = task_kind_of(cell(cells, column::kind));
@@ -79,11 +60,10 @@ class csv_reader {
       const auto text = cell(cells, c);
       if (text.empty() && where_[static_cast<std::size_t>(c)] == std::string_view::npos)
         return std::uint64_t{0};
-      std::uint64_t n = 0;
-      const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), n);
-      if (failed != std::errc{} || end != text.data() + text.size() || n > max)
+      const auto n = number_of<std::uint64_t>(text);
+      if (!n || *n > max)
         return expected(fmt::format("a whole number up to {}", max), text).failure();
-      return n;
+      return *n;
     };
     const auto stage = whole(column::stage, report::traced_stages_max - 1);
     const auto chunk = whole(column::chunk, report::traced_chunks_max - 1);
@@ -134,12 +114,10 @@ class csv_reader {
   }
 
   static std::optional<nanoseconds> time(std::string_view text) {
-    double ms = 0;
-    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), ms);
+    const auto ms = number_of<double>(text);
     constexpr double most = 1e9;  // 11 days
-    if (failed != std::errc{} || end != text.data() + text.size() || !(std::abs(ms) <= most))
-      return std::nullopt;
-    return std::llround(ms * 1e6);
+    if (!ms || !(std::abs(*ms) <= most)) return std::nullopt;
+    return std::llround(*ms * 1e6);
   }
 
   status expected(std::string_view what, std::string_view got) const {
@@ -158,10 +136,7 @@ class csv_reader {
 bool is_csv_header(std::string_view line) { return layout_of(line).has_value(); }
 
 result<found_run> read_csv_trace(const std::string& file) {
-  auto source = files::byte_source::open(file);
-  if (!source) return source.failure();
   std::optional<csv_reader> reader;
-  std::string rest;
   const auto take = [&](std::string_view line) -> status {
     if (reader) return reader->read_line(line);
     const auto where = layout_of(line);
@@ -170,22 +145,7 @@ result<found_run> read_csv_trace(const std::string& file) {
     reader.emplace(file, *where);
     return success();
   };
-  for (auto piece = source->next(); !piece.empty(); piece = source->next()) {
-    rest += piece;
-    std::size_t begin = 0;
-    for (auto end = rest.find('\n'); end != std::string::npos; end = rest.find('\n', begin)) {
-      if (auto taken = take(std::string_view{rest}.substr(begin, end - begin)); !taken)
-        return taken.failure();
-      begin = end + 1;
-    }
-    rest.erase(0, begin);
-    if (rest.size() > line_bytes_max && rest.find('\n') == std::string::npos)
-      return error{fmt::format("{}: expected lines of at most {} bytes", file, line_bytes_max)};
-  }
-  if (!source->fault().empty())
-    return error{file + ": expected a CSV file, got " + source->fault()};
-  if (!rest.empty())
-    if (auto taken = take(rest); !taken) return taken.failure();
+  if (auto read = read_lines(file, "a CSV file", take); !read) return read.failure();
   return reader->finish();
 }
 

@@ -28,8 +28,11 @@ struct rank_of_run {
 /// The run of these ranks of one job; at least one.
 result<found_run> assemble(std::vector<rank_of_run> ranks);
 
+/// Whether the times of a run are of one clock for each rank, or of one for all.
+enum class clocks : std::uint8_t { many, one };
+
 /// The rest of a run whose shape and tasks are known: order, numbers of launches, slots, clocks,
 /// waits. Appends to the notes.
-status complete(std::vector<placed_record> records, found_run& made);
+status complete(std::vector<placed_record> records, found_run& made, clocks by = clocks::many);
 
 }  // namespace rrfp::foreign

@@ -295,7 +295,7 @@ status count_from_first(std::vector<placed_record>& records) {
 
 }  // namespace
 
-status complete(std::vector<placed_record> records, found_run& made) {
+status complete(std::vector<placed_record> records, found_run& made, clocks by) {
   auto& run = made.run;
   run.shape.microbatches = 0;
   for (const auto& r : records)
@@ -303,7 +303,7 @@ status complete(std::vector<placed_record> records, found_run& made) {
   if (auto valid = run.shape.validate(); !valid) return within(made.file, valid.failure());
   if (auto kept = keep_whole_steps(records, made); !kept) return kept;
   if (auto fits = count_from_first(records); !fits) return within(made.file, fits.failure());
-  align(records, made);
+  if (by == clocks::many) align(records, made);
   if (auto fits = count_from_first(records); !fits) return within(made.file, fits.failure());
   const outputs all{records, run.shape};
   std::map<std::pair<replica_id, stage_id>, std::vector<placed_record*>> stages;

@@ -12,7 +12,7 @@
 /// on the host launched, collectives left out.
 #pragma once
 
-#include "kineto.hpp"
+#include "rank_trace.hpp"
 
 namespace rrfp::foreign {
 

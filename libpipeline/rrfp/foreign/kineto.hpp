@@ -1,100 +1,12 @@
-/// What a trace of torch.profiler (Kineto) says about the pipeline of one rank.
+/// Reads a trace of torch.profiler (Kineto). Beside the names of rank_trace.hpp it has
 ///
-/// The names come from torch.distributed.pipelining:
-///
-///   PP:1F0, PP:1I0, PP:1W0, PP:1B0       a task of _PipelineScheduleRuntime (all schedules with
-///   PP:1SEND_F0, PP:1RECV_B0, ...        several stages per rank): virtual stage, kind, microbatch
-///   Forward 0, Backward 0                GPipe
-///   c10d::send, c10d::recv_              posts of messages; gloo:send, gloo:recv until they end
+///   gloo:send, gloo:recv                    messages until they end
 ///   .../stage.py(737): backward_one_chunk   Python functions, with with_stack=True: exact
-///
-/// Schedule1F1B names nothing: its tasks are found between its messages (find_tasks.hpp).
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <rrfp/base/result.hpp>
-#include <rrfp/report/trace.hpp>
+#include "rank_trace.hpp"
 
 namespace rrfp::foreign {
-
-using report::nanoseconds;
-
-struct interval {
-  nanoseconds begin = 0;
-  nanoseconds end = 0;
-};
-
-/// What a named interval of the host is.
-enum class marked : std::uint8_t { forward, backward, weight, backward_weight, receive, send };
-
-/// Its virtual stage or microbatch is not in its name.
-inline constexpr std::uint32_t unnamed = ~std::uint32_t{0};
-
-struct marked_range : interval {
-  marked what = marked::forward;
-  /// Of a message: of an activation, else of a gradient.
-  bool is_forward = true;
-  std::uint32_t virtual_stage = unnamed;
-  std::uint32_t microbatch = unnamed;
-};
-
-struct message_span : interval {
-  bool is_send = false;
-};
-
-/// An operator, without those inside it.
-struct operator_span : interval {
-  bool is_autograd = false;
-};
-
-/// A kernel, or a copy on the device.
-struct kernel_span : interval {
-  std::uint64_t correlation = 0;
-  bool is_collective = false;
-};
-
-struct kernel_launch {
-  nanoseconds at = 0;
-  std::uint64_t correlation = 0;
-};
-
-/// The forward operator that a backward operator belongs to.
-struct gradient_link {
-  nanoseconds forward = 0;
-  nanoseconds backward = 0;
-};
-
-/// Times are nanoseconds on the clock of the rank's node. All lists are ordered by begin.
-struct rank_trace {
-  std::string file;
-  std::optional<std::uint32_t> rank;
-  std::uint32_t world = 0;
-  /// The ranks of its pipeline in order; empty: unknown.
-  std::vector<std::uint32_t> pipeline;
-  std::vector<marked_range> named;      ///< PP: and Forward, Backward
-  std::vector<marked_range> functions;  ///< Python functions that run one task
-  std::vector<message_span> posts;
-  std::vector<message_span> transfers;  ///< of gloo
-  std::vector<operator_span> operators;
-  std::vector<gradient_link> links;
-  std::vector<nanoseconds> splits;  ///< ends of the splits of a batch into microbatches
-  std::vector<kernel_span> kernels;
-  std::vector<kernel_launch> launches;
-  /// Pairs of an F and a B that DualPipeV runs as one, without times of their own.
-  std::uint64_t overlapped = 0;
-};
-
-/// Records of one file that are kept; beyond, a trace has too many steps to be read.
-inline constexpr std::size_t kept_records_max = 16'000'000;
-
-/// The task or message in a name of torch.distributed.pipelining.
-std::optional<marked_range> marked_name(std::string_view name);
-/// The task that a Python function of a framework runs: "torch/.../stage.py(737): NAME".
-std::optional<marked> marked_function(std::string_view name);
 
 /// Errors name the file: it is not JSON, cut off, or no trace of the profiler.
 result<rank_trace> read_kineto(const std::string& file);

@@ -7,12 +7,15 @@
 #include <rrfp/io/byte_source.hpp>
 #include "any_csv.hpp"
 #include "assemble.hpp"
+#include "kineto.hpp"
+#include "nvtx.hpp"
+#include "timer_log.hpp"
 
 namespace rrfp::foreign {
 
 namespace {
 
-enum class file_kind : std::uint8_t { own, profiler, csv };
+enum class file_kind : std::uint8_t { own, profiler, csv, nvtx_ranges, nvtx_kernels, log };
 
 /// The profiler writes these members before its events, rrfp none of them.
 constexpr std::string_view profiler_members[] = {"\"schemaVersion\"", "\"deviceProperties\"",
@@ -27,14 +30,18 @@ result<file_kind> kind_of(const std::string& file) {
   for (const auto member : profiler_members)
     if (head->find(member) != std::string::npos) return file_kind::profiler;
   const auto first = head->find_first_not_of(" \t\r\n");
+  const bool is_json = first != std::string::npos && (*head)[first] == '{';
+  if (const auto table = is_json ? std::nullopt : nsys_table_in(*head)) {
+    if (*table == nsys_table::other)
+      return error{file +
+                   ": expected the table nvtx_pushpop_trace or cuda_kern_exec_trace of nsys stats "
+                   "(--format csv), got another one"};
+    return *table == nsys_table::ranges ? file_kind::nvtx_ranges : file_kind::nvtx_kernels;
+  }
   const bool is_gzip = file.ends_with(".gz");
   if (is_gzip) return file_kind::profiler;
-  if (first != std::string::npos && (*head)[first] == '{') return file_kind::own;
-  return error{
-      fmt::format("{}: expected a trace of rrfp-node run --trace, of torch.profiler (.json or "
-                  ".json.gz), or CSV "
-                  "with the columns stage, microbatch, kind, start and end, got {}",
-                  file, first == std::string::npos ? "an empty file" : "text that is not JSON")};
+  if (is_json) return file_kind::own;
+  return file_kind::log;
 }
 
 status read_own(const std::string& file, std::vector<found_run>& runs) {
@@ -51,21 +58,64 @@ status read_own(const std::string& file, std::vector<found_run>& runs) {
   return success();
 }
 
-result<rank_of_run> read_rank(const std::string& file, std::size_t files) {
-  auto trace = read_kineto(file);
-  if (!trace) return trace.failure();
-  auto found = find_tasks(*trace);
+/// The files of one job, each of one or several of its ranks.
+struct job_files {
+  std::vector<std::string> profiler, ranges, kernels;
+};
+
+/// Adds the tasks of a trace; of each trace only its tasks stay in memory.
+status add_rank(rank_trace trace, std::vector<rank_of_run>& ranks) {
+  auto found = find_tasks(trace);
   if (!found) return found.failure();
-  if (!trace->rank && files > 1)
-    return error{file + ": expected the rank in the file (distributedInfo) or in its name (rank3)"};
-  return rank_of_run{file, trace->rank.value_or(0), std::move(trace->pipeline), *std::move(found)};
+  ranks.push_back(
+      {trace.file, trace.rank.value_or(0), std::move(trace.pipeline), *std::move(found)});
+  return success();
+}
+
+status add_nvtx(const job_files& files, const std::string& file, std::vector<rank_of_run>& ranks) {
+  const auto beside = kernels_beside(file);
+  const bool is_there =
+      std::find(files.kernels.begin(), files.kernels.end(), beside) != files.kernels.end();
+  auto traces = read_nvtx(file, is_there ? beside : "");
+  if (!traces) return traces.failure();
+  for (auto& trace : *traces) {
+    // Processes of one file count on in the order of their numbers.
+    if (traces->size() == 1 && !trace.rank && files.ranges.size() > 1)
+      return error{file + ": expected the rank in the name of the file (rank3)"};
+    if (traces->size() > 1) trace.rank = static_cast<std::uint32_t>(ranks.size());
+    if (auto added = add_rank(std::move(trace), ranks); !added) return added;
+  }
+  return success();
+}
+
+result<found_run> read_job(const job_files& files) {
+  const auto count = files.profiler.size() + files.ranges.size();
+  std::vector<rank_of_run> ranks;
+  for (const auto& file : files.profiler) {
+    auto trace = read_kineto(file);
+    if (!trace) return trace.failure();
+    if (!trace->rank && count > 1)
+      return error{file +
+                   ": expected the rank in the file (distributedInfo) or in its name (rank3)"};
+    if (auto added = add_rank(*std::move(trace), ranks); !added) return added.failure();
+  }
+  for (const auto& file : files.ranges)
+    if (auto added = add_nvtx(files, file, ranks); !added) return added.failure();
+  auto run = assemble(std::move(ranks));
+  if (run && !files.ranges.empty() && files.kernels.empty())
+    run->notes.push_back(
+        "Times are those of the host. On GPUs, add the table cuda_kern_exec_trace for those of the "
+        "kernels.");
+  return run;
 }
 
 }  // namespace
 
-result<std::vector<found_run>> read_traces(const std::vector<std::string>& files) {
+result<std::vector<found_run>> read_traces(const std::vector<std::string>& files,
+                                           const read_options& options) {
   std::vector<found_run> runs;
-  std::vector<std::string> ranks;
+  std::vector<std::string> logs;
+  job_files job;
   for (const auto& file : files) {
     const auto kind = kind_of(file);
     if (!kind) return kind.failure();
@@ -73,7 +123,10 @@ result<std::vector<found_run>> read_traces(const std::vector<std::string>& files
       case file_kind::own:
         if (auto read = read_own(file, runs); !read) return read.failure();
         break;
-      case file_kind::profiler: ranks.push_back(file); break;
+      case file_kind::profiler: job.profiler.push_back(file); break;
+      case file_kind::nvtx_ranges: job.ranges.push_back(file); break;
+      case file_kind::nvtx_kernels: job.kernels.push_back(file); break;
+      case file_kind::log: logs.push_back(file); break;
       case file_kind::csv:
         auto read = read_csv_trace(file);
         if (!read) return read.failure();
@@ -81,15 +134,17 @@ result<std::vector<found_run>> read_traces(const std::vector<std::string>& files
         break;
     }
   }
-  if (ranks.empty()) return runs;
-  // Of each file only its tasks stay in memory.
-  std::vector<rank_of_run> all;
-  for (const auto& file : ranks) {
-    auto rank = read_rank(file, ranks.size());
-    if (!rank) return rank.failure();
-    all.push_back(*std::move(rank));
+  for (const auto& kernels : job.kernels)
+    if (std::none_of(job.ranges.begin(), job.ranges.end(),
+                     [&](const auto& ranges) { return kernels_beside(ranges) == kernels; }))
+      return error{kernels + ": expected the ranges of the same name (nvtx_pushpop_trace) as well"};
+  if (!logs.empty()) {
+    auto run = read_timer_logs(logs, options);
+    if (!run) return run.failure();
+    runs.push_back(*std::move(run));
   }
-  auto run = assemble(std::move(all));
+  if (job.profiler.empty() && job.ranges.empty()) return runs;
+  auto run = read_job(job);
   if (!run) return run.failure();
   runs.push_back(*std::move(run));
   return runs;

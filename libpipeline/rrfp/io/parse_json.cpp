@@ -11,13 +11,6 @@ std::size_t line_at(std::string_view text, std::size_t byte) {
   return 1 + static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n'));
 }
 
-/// The position after a string whose opening quote is before `at`.
-std::size_t after_string(std::string_view text, std::size_t at) {
-  for (; at < text.size() && text[at] != '"'; ++at)
-    if (text[at] == '\\') ++at;
-  return at + 1;
-}
-
 }  // namespace
 
 std::string json_fault::message() const {
@@ -28,17 +21,16 @@ std::string json_fault::message_in(const std::string& source) const {
   return source + (line == 0 ? "" : ":" + std::to_string(line)) + ": " + reason;
 }
 
+std::string too_deep_reason(std::size_t depth_max) {
+  return "nested deeper than " + std::to_string(depth_max);
+}
+
 std::optional<json_fault> too_deep(std::string_view text, std::size_t depth_max) {
-  std::size_t depth = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const char c = text[at++];
-    if (c == '"') {
-      at = after_string(text, at);
-    } else if (c == ']' || c == '}') {
-      depth -= depth > 0 ? 1 : 0;
-    } else if ((c == '[' || c == '{') && ++depth > depth_max) {
-      return json_fault{"nested deeper than " + std::to_string(depth_max), at, line_at(text, at)};
-    }
+  json_nesting nesting;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    nesting.take(text[at]);
+    if (nesting.depth() > depth_max)
+      return json_fault{too_deep_reason(depth_max), at + 1, line_at(text, at + 1)};
   }
   return std::nullopt;
 }

@@ -31,9 +31,34 @@ struct json_fault {
   std::string message_in(const std::string& source) const;
 };
 
-/// The first place that is nested deeper than `depth_max` objects and arrays. Counts only brackets
-/// outside strings, so the text need not be valid JSON.
+/// Follows a text byte by byte: how deep it is nested, and whether it is in a string. Only brackets
+/// outside strings count, so the text need not be valid JSON.
+class json_nesting {
+ public:
+  void take(char c) {
+    if (in_string_) {
+      in_string_ = is_escaped_ || c != '"';
+      is_escaped_ = !is_escaped_ && c == '\\';
+    } else if (c == '"') {
+      in_string_ = true;
+    } else if (c == '[' || c == '{') {
+      ++depth_;
+    } else if (c == ']' || c == '}') {
+      depth_ -= depth_ > 0 ? 1 : 0;
+    }
+  }
+  std::size_t depth() const { return depth_; }
+  bool in_string() const { return in_string_; }
+
+ private:
+  std::size_t depth_ = 0;
+  bool in_string_ = false;
+  bool is_escaped_ = false;
+};
+
+/// The first place that is nested deeper than `depth_max` objects and arrays.
 std::optional<json_fault> too_deep(std::string_view text, std::size_t depth_max);
+std::string too_deep_reason(std::size_t depth_max);
 
 json_fault not_json(std::string_view text, const nlohmann::json::exception& why);
 

@@ -44,31 +44,10 @@ class guarded_bytes {
     if (++token_ > limits_.text_bytes_max)
       return stop("a text or number longer than " + std::to_string(limits_.text_bytes_max) +
                   " bytes");
-    if (in_string_) {
-      if (escaped_)
-        escaped_ = false;
-      else if (c == '\\')
-        escaped_ = true;
-      else if (c == '"')
-        in_string_ = false;
-      return;
-    }
-    switch (c) {
-      case '"': in_string_ = true; break;
-      case '[':
-      case '{':
-        if (++depth_ > limits_.depth_max)
-          return stop("nested deeper than " + std::to_string(limits_.depth_max));
-        break;
-      case ']':
-      case '}': depth_ -= depth_ > 0 ? 1 : 0; break;
-      case ',':
-      case ':':
-      case ' ':
-      case '\n': break;
-      default: return;
-    }
-    token_ = 0;
+    constexpr std::string_view separators = "\"[]{},: \n";
+    if (!nesting_.in_string() && separators.find(c) != std::string_view::npos) token_ = 0;
+    nesting_.take(c);
+    if (nesting_.depth() > limits_.depth_max) stop(too_deep_reason(limits_.depth_max));
   }
 
   files::byte_source& source_;
@@ -76,10 +55,8 @@ class guarded_bytes {
   std::string_view piece_;
   std::optional<json_fault> fault_;
   std::uint64_t position_ = 0;
-  std::size_t depth_ = 0;
+  json_nesting nesting_;
   std::size_t token_ = 0;
-  bool in_string_ = false;
-  bool escaped_ = false;
 };
 
 /// What the JSON library reads from; all copies advance together.

@@ -17,6 +17,12 @@ std::string line(double x1, double y1, double x2, double y2, std::string_view co
       y2, colour);
 }
 
+std::string rect(double x, double y, double width, double height, std::string_view colour) {
+  return fmt::format(
+      "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"/>\n", x, y,
+      width, height, colour);
+}
+
 std::string picture(double width, double height, std::string_view title, std::string_view subtitle,
                     std::string_view body) {
   return fmt::format(

@@ -13,6 +13,7 @@ inline constexpr std::string_view soft = "#55606f", rule = "#dde2e9";
 /// `more`: further attributes.
 std::string text(double x, double y, std::string_view text, std::string_view more = {});
 std::string line(double x1, double y1, double x2, double y2, std::string_view colour);
+std::string rect(double x, double y, double width, double height, std::string_view colour);
 
 /// The first heading_height pixels of a picture.
 inline constexpr double heading_height = 52;

@@ -24,6 +24,19 @@ struct page_content {
   std::optional<step_id> opens_on = std::nullopt;
 };
 
+struct step_range {
+  step_id first;
+  step_id last;
+};
+
+/// The page of these runs: of each the steps of `range`, or the last ones that fit, which a note
+/// says. It opens on `step`, or on the typical one of those that all runs show if that is none of
+/// them. Error: a run has no step of `range`.
+result<page_content> page_of(std::string title, const std::vector<traced_run>& runs,
+                             std::vector<std::string> notes, const std::optional<step_range>& range,
+                             const std::optional<step_id>& step,
+                             std::size_t tasks_max = shown_tasks_max);
+
 /// The numbers cover all tasks. If a run has more than its share of `tasks_max` tasks, the page
 /// draws only the earliest ones and says so.
 std::string html_of(const page_content& content, std::size_t tasks_max = shown_tasks_max);

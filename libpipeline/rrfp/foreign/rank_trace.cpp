@@ -1,0 +1,160 @@
+#include "rank_trace.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include <fmt/format.h>
+
+namespace rrfp::foreign {
+
+namespace {
+
+std::optional<std::uint32_t> leading_number(std::string_view& text) {
+  std::uint32_t n = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (failed != std::errc{} || n >= report::traced_microbatches_max) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return n;
+}
+
+struct action_name {
+  std::string_view word;
+  marked what;
+  bool is_forward;
+};
+/// The longer words first.
+constexpr std::array<action_name, 8> actions{{{"RECV_F", marked::receive, true},
+                                              {"RECV_B", marked::receive, false},
+                                              {"SEND_F", marked::send, true},
+                                              {"SEND_B", marked::send, false},
+                                              {"F", marked::forward, true},
+                                              {"B", marked::backward_weight, false},
+                                              {"I", marked::backward, false},
+                                              {"W", marked::weight, false}}};
+
+template <class Record>
+void order(std::vector<Record>& list, nanoseconds base) {
+  for (auto& record : list) {
+    record.begin += base;
+    record.end += base;
+  }
+  std::stable_sort(list.begin(), list.end(),
+                   [](const auto& a, const auto& b) { return a.begin < b.begin; });
+}
+
+}  // namespace
+
+std::optional<std::uint32_t> rank_in(const std::string& file) {
+  const auto name = file.substr(file.rfind('/') + 1);
+  auto at = name.rfind("rank");
+  if (at == std::string::npos) return std::nullopt;
+  at = name.find_first_of("0123456789", at);
+  if (at == std::string::npos) return std::nullopt;
+  auto rest = std::string_view{name}.substr(at);
+  return leading_number(rest);
+}
+
+std::optional<marked_range> marked_name(std::string_view name) {
+  marked_range range;
+  for (const auto& [word, what] :
+       {std::pair{std::string_view{"Forward "}, marked::forward},
+        std::pair{std::string_view{"Backward "}, marked::backward_weight}})
+    if (name.starts_with(word)) {
+      auto rest = name.substr(word.size());
+      const auto mb = leading_number(rest);
+      if (!mb || !rest.empty()) return std::nullopt;
+      range.what = what;
+      range.is_forward = what == marked::forward;
+      range.microbatch = *mb;
+      return range;
+    }
+  if (!name.starts_with("PP:")) return std::nullopt;
+  name.remove_prefix(3);
+  const auto stage = leading_number(name);
+  if (!stage || *stage >= report::traced_stages_max) return std::nullopt;
+  for (const auto& action : actions) {
+    if (!name.starts_with(action.word)) continue;
+    auto rest = name.substr(action.word.size());
+    const auto mb = leading_number(rest);
+    if (!mb || !rest.empty()) continue;
+    range.what = action.what;
+    range.is_forward = action.is_forward;
+    range.virtual_stage = *stage;
+    range.microbatch = *mb;
+    return range;
+  }
+  return std::nullopt;
+}
+
+error rank_trace_filler::too_many_in(const std::string& file) {
+  return error{
+      fmt::format("{}: expected at most {} records of the pipeline, got more: record fewer steps",
+                  file, kept_records_max)};
+}
+
+void rank_trace_filler::count() {
+  if (++kept_ > kept_records_max) throw too_many{};
+}
+
+void rank_trace_filler::annotation(interval time, std::string_view name) {
+  if (name == "gloo:send" || name == "gloo:recv") return message({time, name == "gloo:send"});
+  if (name.starts_with("PP:(")) ++into_.overlapped;
+  if (auto range = marked_name(name)) {
+    static_cast<interval&>(*range) = time;
+    push(into_.named, *range);
+  }
+}
+
+bool rank_trace_filler::operation(interval time, std::string_view name, std::uint64_t thread) {
+  if (name == "c10d::send" || name == "c10d::recv_") {
+    push(into_.posts, {time, name == "c10d::send"});
+    return false;
+  }
+  if (name.starts_with("c10d::") || name == "record_param_comms") return false;
+  // record_function() of a thread without user annotations.
+  if (marked_name(name)) {
+    annotation(time, name);
+    return false;
+  }
+  // Operators inside others are many, and say nothing more.
+  auto& end = operator_ends_[thread];
+  if (time.end <= end) return false;
+  end = time.end;
+  if (name == "aten::tensor_split") {
+    push(into_.splits, time.end);
+    return false;
+  }
+  // The gradient of a loss, with which its backward begins.
+  const bool is_seed = name == "aten::ones_like";
+  push(into_.operators, {time, is_seed || name.starts_with("autograd::engine::")});
+  return true;
+}
+
+void rank_trace_filler::function(interval time, marked what) {
+  marked_range range;
+  static_cast<interval&>(range) = time;
+  range.what = what;
+  push(into_.functions, range);
+}
+
+void rank_trace_filler::finish(nanoseconds base) {
+  for (const auto& [id, forward] : link_begins_)
+    if (const auto found = link_ends_.find(id); found != link_ends_.end())
+      into_.links.push_back({forward + base, found->second + base});
+  std::sort(into_.links.begin(), into_.links.end(),
+            [](const auto& a, const auto& b) { return a.backward < b.backward; });
+  order(into_.named, base);
+  order(into_.functions, base);
+  order(into_.posts, base);
+  order(into_.transfers, base);
+  order(into_.operators, base);
+  order(into_.kernels, base);
+  for (auto& l : into_.launches) l.at += base;
+  std::sort(into_.launches.begin(), into_.launches.end(),
+            [](const auto& a, const auto& b) { return a.at < b.at; });
+  for (auto& s : into_.splits) s += base;
+  std::sort(into_.splits.begin(), into_.splits.end());
+}
+
+}  // namespace rrfp::foreign
