@@ -1,6 +1,10 @@
 """How far rrfp.analyze() is from what the processes of recorded_program.py measured themselves.
 
 usage: recorded_errors.py FOLDER...   FOLDER: that of recorded_program.py; prints a table in percent
+
+    export F_MS=30 B_MS=42 W_MS=18
+    torchrun --nproc-per-node 4 recorded_program.py FOLDER 1f1b:8:0.4 zero_bubble:8:0.4 ready-bfw_plus-8-2:8:0.4
+    recorded_errors.py FOLDER
 """
 
 import json

@@ -81,8 +81,8 @@ class forecaster {
     if (profile_.shape.stages > 1) {
       made_.outcomes.push_back(own_order("even cut", even_costs{plain_, profile_}));
       made_.notes.push_back(
-          "even cut: the recorded order with the same work spread evenly over all stages, a bound "
-          "of what a better cut gives.");
+          "even cut: the recorded order with the work of each microbatch spread evenly over all "
+          "stages, about the most that a better cut gives.");
     }
     const auto all = candidates();
     for (const auto& [name, mode, slots] : all)
