@@ -10,21 +10,19 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from ._modules import register_hook
+
 
 def full(outputs, grads, inputs):
-    """The gradients of the inputs; adds those of the weights to `grad` of the leaves."""
-    outputs, grads = _differentiable(outputs, grads)
+    """The gradients of the inputs, of which this is the last use; adds those of the weights to `grad` of the leaves."""
     raw = {}  # by input: the gradient, if `grad` will be a copy with other strides
-    wanted = [v for v in inputs if v.requires_grad]
-    handles = [v.register_hook(functools.partial(_note, raw, id(v), v.stride())) for v in wanted]
-    try:
-        if outputs:
-            torch.autograd.backward(outputs, grads)
-    finally:
-        for handle in handles:
-            handle.remove()
+    for v in inputs:
+        if v.requires_grad:
+            register_hook(v, functools.partial(_note, raw, id(v), v.stride()))
+    if outputs:
+        torch.autograd.backward(outputs, grads)
     found = [raw.get(id(v), v.grad) for v in inputs]
-    for v in wanted:
+    for v in inputs:
         v.grad = None
     return found
 
@@ -70,7 +68,6 @@ def split(outputs, grads, inputs):
     It can be where each weight has one branch from the way to the inputs. Several would be one sum, in an order that
     only a whole backward knows.
     """
-    outputs, grads = _differentiable(outputs, grads)
     wanted = [v for v in inputs if v.requires_grad]
     if not wanted or not outputs:
         return [None] * len(inputs), Whole(outputs, grads)
@@ -85,11 +82,6 @@ def split(outputs, grads, inputs):
         for handle in handles:
             handle.remove()
     return found, Weights(branches)
-
-
-def _differentiable(outputs, grads):
-    pairs = [(o, g) for o, g in zip(outputs, grads) if o.requires_grad]
-    return [o for o, _ in pairs], [g for _, g in pairs]
 
 
 def _input_grads(outputs, grads, inputs):
@@ -201,7 +193,6 @@ class Again:
 
 def again(outputs, grads, inputs, weights):
     """As split(), for a graph that cannot be cut."""
-    outputs, grads = _differentiable(outputs, grads)
     order, _ = _walk([o.grad_fn for o in outputs if o.grad_fn is not None], ())
     beside = [v for v in inputs if v.requires_grad] if any(map(_fails_alone, order)) else []
     return _input_grads(outputs, grads, inputs), Again(outputs, grads, weights, beside)

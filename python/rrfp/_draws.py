@@ -16,12 +16,15 @@ def is_inside():
     return getattr(_thread, "depth", 0) > 0
 
 
-class inside:
+class _Inside:
     def __enter__(self):
         _thread.depth = getattr(_thread, "depth", 0) + 1
 
     def __exit__(self, *error):
         _thread.depth -= 1
+
+
+inside = _Inside()
 
 
 class Generator:
@@ -33,11 +36,10 @@ class Generator:
         if device is not None and device.type == "cuda":
             torch.cuda.init()
             self._all.append(torch.cuda.default_generators[device.index or 0])
-        self._inside = inside()
 
     def __enter__(self):
         turn.acquire()
-        self._inside.__enter__()
+        inside.__enter__()
         self._before = [g.get_state() for g in self._all]
         for g in self._all:
             g.manual_seed(self._seed)
@@ -46,7 +48,7 @@ class Generator:
     def __exit__(self, *error):
         for g, state in zip(self._all, self._before):
             g.set_state(state)
-        self._inside.__exit__()
+        inside.__exit__()
         turn.release()
 
 
@@ -58,16 +60,16 @@ class Draws:
         self._device = device
         self._used = {}  # by mode
 
-    def run(self, key, training, call):
+    def run(self, key, training, call, args, kwargs):
         """`key`: (seed, step, microbatch, part)."""
         used = self._used.get(training)
         if used is False:
-            with inside():
-                return call()
+            with inside:
+                return call(*args, **kwargs)
         with Generator(_runtime.key_of_draws(*key), self._device) as generator:
             if used is None:
                 before = [g.get_state() for g in generator._all]
-            result = call()
+            result = call(*args, **kwargs)
             if used is None:
                 after = [g.get_state() for g in generator._all]
                 self._used[training] = not all(map(torch.equal, before, after))

@@ -283,8 +283,8 @@ def _dense(tensor):
 def _travels_alone(tensor):
     return (
         tensor.dtype in _plain
-        and tensor.device.type == "cpu"
-        and tensor.layout == torch.strided
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
         and not tensor.is_nested
         and not tensor.is_neg()
         and _has_plain_strides(tensor)
@@ -293,12 +293,12 @@ def _travels_alone(tensor):
 
 def _has_plain_strides(tensor):
     """Also of dimensions of size 1, by which kernels choose a format."""
-    expected = 1
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
+    return tensor.stride() == _plain_strides(tensor.shape)
+
+
+@functools.lru_cache(1024)
+def _plain_strides(shape):
+    return tuple(math.prod(shape[i:]) for i in range(1, len(shape) + 1))
 
 
 def _text_of(leaf):

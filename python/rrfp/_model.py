@@ -10,7 +10,6 @@ import os
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from . import _recomputation
 from ._backward import leaves_of
 from ._buffers import Buffers
 from ._draws import Draws, Generator, inside, turn
@@ -21,8 +20,10 @@ from ._optimizers import JobOptimizer, Optimizer, Parameters
 from ._parallel import RankGroup
 from ._part import Part, may_have_hooks_of_accumulation
 from ._rank import Kept
+from ._recomputation import Watched
 from ._training import TrainingRank, shape_of
 
+_no_casting = contextlib.nullcontext()
 _weyl = 0x9E3779B97F4A7C15  # an odd number: all parts of a model have different seeds
 
 
@@ -57,7 +58,7 @@ class Model:
 
     def casting(self, device):
         if self.autocast is None:
-            return contextlib.nullcontext()
+            return _no_casting
         return torch.autocast("cpu" if device is None else device.type, self.autocast)
 
     def before_ranks(self):
@@ -251,6 +252,7 @@ class ModelPart(Part):
         self.original = model._originals[index]  # another module in a further replica
         self._hooked = []  # names of its parameters with hooks
         self.buffers = Buffers(module)
+        self._watched = Watched(self.buffers)
         self.forwards_in_order = forwards_in_order(module)
 
     def local(self, way):
@@ -327,8 +329,8 @@ class ModelPart(Part):
         key = (model.job["seed"], self._step, at, self.index)
         given = tree_leaves((args, kwargs)) if model.job["recompute"] else ()
         versions = [value._version for value in given if isinstance(value, torch.Tensor)]
-        with model.turn, model.casting(self.device), _recomputation.watched(buffers):
-            output = self._draws.run(key, self.trains, lambda: self.module(*args, **kwargs))
+        with model.turn, model.casting(self.device), self._watched:
+            output = self._draws.run(key, self.trains, self.module, args, kwargs)
         if versions != [value._version for value in given if isinstance(value, torch.Tensor)]:
             raise RuntimeError("forward changes its input in place, which pipeline.recompute would do again in backward")
         self._check_buffers(before)
@@ -340,7 +342,7 @@ class ModelPart(Part):
             return tensors, capsule
         if batch.keeps_outputs and not is_again:
             batch.outputs[at] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
-        with model.turn, model.casting(self.device), inside():
+        with model.turn, model.casting(self.device), inside:
             loss = model.loss_fn(output, _moved(batch.targets[at], self.device))
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
             raise TypeError(f"loss_fn: expected a scalar tensor, got {text_of(loss)}")

@@ -6,7 +6,7 @@ import threading
 import torch
 
 _thread = threading.local()
-_register_hook = torch.Tensor.register_hook
+register_hook = torch.Tensor.register_hook
 _enter_hooks = torch.autograd.graph.saved_tensors_hooks.__enter__
 
 
@@ -18,7 +18,7 @@ def _count_hooks(self):
 def _count_hook_of_tensor(self, hook):
     if self.grad_fn is not None:
         _thread.hooks = hooks_entered() + 1
-    return _register_hook(self, hook)
+    return register_hook(self, hook)
 
 
 torch.autograd.graph.saved_tensors_hooks.__enter__ = _count_hooks

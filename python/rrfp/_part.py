@@ -34,6 +34,7 @@ class Part:
     def begin(self, trains):
         self.trains = trains
         self._flights.clear()
+        self._turn = 0  # the microbatch whose gradients are added next
         self.on_fold = self._versions = None
         parameters = list(self.module.parameters()) if trains else []  # those of a step stay the same
         self._slots = self.gradient_slots(parameters)
@@ -73,13 +74,18 @@ class Part:
         outputs, grads = _matching(flight.outputs, grads)
         inputs = flight.inputs
         flight.outputs = flight.inputs = flight.compute = None
-        if is_whole and self._is_turn_of(mb, folds):
-            found = _backward.full(outputs, grads, inputs)
-        else:
-            found = self._early(flight, outputs, grads, inputs, is_whole)
+        is_turn = not self.is_exact or mb == self._turn and not self.on_fold
+        found = None if is_whole and is_turn else self._early(flight, outputs, grads, inputs, is_whole)
+        if found is None:
+            run = lambda: _backward.full(outputs, grads, inputs)
+            found = run() if is_turn else self._apart(flight, run)
+            self._turn += is_turn
+            flight.is_added = is_turn
         if self._unset or self.on_fold:
             flight.lent = {_memory(g) for g in found if g is not None}
             flight.lent.update(map(_memory, flight.late.shares() if flight.late else ()))
+        if flight.is_added:
+            self._keep_own(flight)
         if is_whole:
             self._fold(mb, folds)
         flight.ns = self._trial.now() - begun
@@ -119,7 +125,7 @@ class Part:
     # ---- the order of the gradients
 
     def _early(self, flight, outputs, grads, inputs, is_whole):
-        """The gradients of the inputs, from a backward before the turn of its weights."""
+        """The gradients of the inputs, from a backward that leaves those of the weights; None: it must be whole."""
         is_hooked = self._versions is not None
         if self._splits_now(flight, is_whole, is_hooked):
             halves = _backward.split(outputs, grads, inputs)
@@ -131,7 +137,7 @@ class Part:
         if is_hooked:
             found, flight.late = _backward.again(outputs, grads, inputs, [p for p, *_ in self._versions if p.requires_grad])
             return found
-        return self._apart(flight, lambda: _backward.full(outputs, grads, inputs))
+        return None
 
     def _splits_now(self, flight, is_whole, is_hooked):
         if not self._may_split or flight.has_hooks:  # which would run twice
@@ -139,9 +145,6 @@ class Part:
         if is_whole:
             return is_hooked
         return self._splits is True or self._trial.splits_next()
-
-    def _is_turn_of(self, mb, folds):
-        return not self.is_exact or (len(folds) > 0 and folds.start == mb)
 
     def _apart(self, flight, work):
         """Runs a backward whose gradients wait for their turn."""
@@ -153,6 +156,11 @@ class Part:
             for slot, value in zip(self._slots, held):
                 slot.put(value)
 
+    def _keep_own(self, flight):
+        """After gradients were added: those of a slot that had none may share memory with what B gives away."""
+        if self._unset:
+            self._unset = [slot for slot in self._unset if not slot.has_own(flight.lent)]
+
     def _fold(self, mb, folds):
         """Adds what has waited, in the order of the microbatches."""
         for other in folds if self.is_exact else [mb]:
@@ -162,8 +170,9 @@ class Part:
                 self.after_weights()
             elif flight.grads:
                 _add(self._slots, flight.grads)
-            if self._unset:
-                self._unset = [slot for slot in self._unset if not slot.has_own(flight.lent)]
+            if not flight.is_added:
+                self._turn = other + 1
+                self._keep_own(flight)
             if self.on_fold:
                 self.on_fold()
         for parameter, version, value in self._versions or ():
@@ -191,13 +200,13 @@ def _are_equal(parameter, value):
 class _Flight:
     """A microbatch between its F and the end of its W."""
 
-    __slots__ = ("inputs", "outputs", "compute", "has_hooks", "is_split", "late", "grads", "lent", "ns")
+    __slots__ = ("inputs", "outputs", "compute", "has_hooks", "is_split", "is_added", "late", "grads", "lent", "ns")
 
     def __init__(self, inputs):
         self.inputs = inputs
         self.outputs = ()
         self.compute = self.late = None
-        self.has_hooks = self.is_split = False
+        self.has_hooks = self.is_split = self.is_added = False
         self.grads = self.lent = ()
         self.ns = 0
 
@@ -260,12 +269,12 @@ def _add(slots, values):
 
 
 def _matching(outputs, grads):
-    """The outputs that have a gradient, with it."""
+    """The outputs that need a gradient and got one, with it."""
     if len(grads) != len(outputs):
         if not outputs:  # no gradient came
             return [], []
         raise RuntimeError(f"expected {len(outputs)} gradients from the next stage, got {len(grads)}")
-    pairs = [(o, g) for o, g in zip(outputs, grads) if g is not None]
+    pairs = [(o, g) for o, g in zip(outputs, grads) if g is not None and o.requires_grad]
     return [o for o, _ in pairs], [g for _, g in pairs]
 
 

@@ -431,7 +431,8 @@ class Pipeline:
             self._model.check_trained()
         self._model.begin(batch, counts, update if training else None)
         try:
-            figures = self._call(lambda: self._pipeline.step(training, update, batch.by_replica))
+            with torch.set_grad_enabled(torch.is_grad_enabled()):  # tasks change it
+                figures = self._call(lambda: self._pipeline.step(training, update, batch.by_replica))
             if self._is_emulated:
                 figures |= {"loss": None, "losses": []}
             figures["losses"] = [figures["losses"][i] for i in batch.as_given(range(len(figures["losses"])))]

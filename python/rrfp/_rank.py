@@ -68,7 +68,9 @@ class Rank:
     def run(self, kind, mb, chunk, first, count, message):
         """One task, which folds the gradients of `count` microbatches from `first`."""
         part = self.parts[chunk]
-        with self.kept, torch.set_grad_enabled(self.trains):
+        with self.kept:
+            if torch.is_grad_enabled() != self.trains:
+                torch.set_grad_enabled(self.trains)  # who runs the step on this thread sets it back
             if kind == _forward:
                 return part.forward_message(mb, message)
             if not self.trains:

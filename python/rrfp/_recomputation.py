@@ -50,11 +50,14 @@ torch.autograd.graph.saved_tensors_hooks.__enter__ = _enter_watched_hooks
 torch.autograd.graph.saved_tensors_hooks.__exit__ = _exit_watched_hooks
 
 
-@contextlib.contextmanager
-def watched(buffers):
+class Watched:
     """Refuses a checkpoint that changes any of `buffers` meanwhile."""
-    _thread.buffers = buffers
-    try:
-        yield
-    finally:
+
+    def __init__(self, buffers):
+        self._buffers = buffers
+
+    def __enter__(self):
+        _thread.buffers = self._buffers
+
+    def __exit__(self, *error):
         _thread.buffers = None

@@ -1,5 +1,7 @@
 """One stage of torch.distributed.pipelining in this process, task by task."""
 
+import functools
+
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
@@ -30,6 +32,7 @@ class StagePart(Part):
     def begin_step(self, step, trains):
         self.begin(trains)
         self._step = step
+        self._has_contexts = bool(getattr(self.stage, "_forward_contexts", None))
         if self.is_sharded:
             _begin_fsdp(self.stage.submod, trains, is_first=not self._is_checked)
         self._is_checked = True
@@ -50,7 +53,8 @@ class StagePart(Part):
     def _compute(self, mb, args, kwargs):
         batch = self.batch
         key = (self.seed, self._step, mb, self.stage.stage_index)
-        output = self._draws.run(key, self.module.training, lambda: self._call(mb, args, kwargs))
+        call = functools.partial(self._call_in_contexts, mb) if self._has_contexts else self.module
+        output = self._draws.run(key, self.module.training, call, args, kwargs)
         if not self.is_last:
             capsule, tensors = encode(output)
             return tensors, capsule
@@ -63,14 +67,11 @@ class StagePart(Part):
         self._one = torch.ones_like(batch.losses[mb])
         return [loss], None
 
-    def _call(self, mb, args, kwargs):
-        call = lambda: self.module(*args, **kwargs)
-        if not getattr(self.stage, "_forward_contexts", None):
-            return call()
+    def _call_in_contexts(self, mb, *args, **kwargs):
         from torch.distributed.pipelining.stage import PipelineStageInfo
 
         info = PipelineStageInfo(stage_index=self.stage.stage_index, microbatch_index=mb)
-        return self.stage._call_with_forward_context(info, call)
+        return self.stage._call_with_forward_context(info, lambda: self.module(*args, **kwargs))
 
     def after_weights(self):
         if self.is_sharded:

@@ -227,7 +227,8 @@ class ReadySchedule(PipelineScheduleMulti):
         for part in self._parts:
             part.batch = batch
         try:
-            figures = self._runtime.step(self._has_backward, False, [] if batch.n is None else [batch.n])
+            with torch.set_grad_enabled(torch.is_grad_enabled()):  # tasks change it
+                figures = self._runtime.step(self._has_backward, False, [] if batch.n is None else [batch.n])
             self.last = {name: figures[name] for name in ("step", "ms", "bubble")}
         except Error as e:
             self._kept.raise_as_cause(e)
