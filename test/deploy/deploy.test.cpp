@@ -209,8 +209,8 @@ TEST_CASE("the container files copy what exists, and their programs do not run a
       if (is_of_stage) CHECK(stages.contains(first.substr(7)));
       // /src is this folder; the wheel and the other results of a build are made before.
       const auto source = is_of_stage ? replaced(second, "/src/", "") : first;
-      const bool is_made = source.starts_with("build/") || source.starts_with("/opt/") ||
-                           source == "rrfp-*-cp311-*.whl";
+      const bool is_made = source.starts_with("build/") || source.starts_with(".venv/") ||
+                           source.starts_with("/opt/") || source == "rrfp-*-cp311-*.whl";
       CHECK((is_made || std::filesystem::exists(RRFP_SOURCE "/" + source)));
     }
     CHECK(copies >= 2);
@@ -219,9 +219,16 @@ TEST_CASE("the container files copy what exists, and their programs do not run a
   }
 }
 
-TEST_CASE("the image of rrfp-node has the packages that it links") {
+TEST_CASE("the image of rrfp-node has the packages that it links, and the folders of libtorch") {
   if (!is_installed("grep -x 'VERSION_ID=\"12\"' /etc/os-release", "Debian 12")) return;
   const auto text = text_of(deploy + "/container/Containerfile");
+  const std::regex folder{R"(--from=build /src/(\.venv/\S+) /src/(\S+))"};
+  int folders = 0;
+  for (std::sregex_iterator at{text.begin(), text.end(), folder}, end; at != end; ++at, ++folders) {
+    CHECK(at->str(1) == at->str(2));
+    CHECK(std::filesystem::is_directory(RRFP_SOURCE "/" + at->str(1)));
+  }
+  CHECK(folders == 2);
   const auto linked =
       shell("readelf -d " RRFP_NODE
             R"( | sed -n 's/.*NEEDED.*\[\(.*\)\]/*-linux-gnu\/\1/p' | xargs dpkg -S)"
@@ -238,6 +245,14 @@ TEST_CASE("the image of rrfp-node has the packages that it links") {
     ++named;
   }
   CHECK(named >= 5);
+}
+
+TEST_CASE("the image of the Python package has the torch that the tests use") {
+  const auto setup = text_of(RRFP_SOURCE "/scripts/setup");
+  std::smatch torch;
+  REQUIRE(std::regex_search(setup, torch, std::regex{R"(torch==[0-9.]+)"}));
+  CHECK_THAT(text_of(deploy + "/container/Containerfile.wheel"),
+             Contains("TORCH=" + torch.str() + " "));
 }
 
 TEST_CASE("every metric that the dashboard and the alerts query is served") {
