@@ -62,17 +62,18 @@ void add_place(CLI::App& command, apps::join_options& place) {
   command
       .add_option("--nnodes", place.nodes,
                   "Number of nodes (else the variable WORLD_SIZE, NNODES,\n"
-                  "GROUP_WORLD_SIZE or SLURM_NNODES)")
+                  "GROUP_WORLD_SIZE, PET_NNODES or SLURM_NNODES)")
       ->check(apps::between(1, 4096));
   command
       .add_option("--node-rank,--node_rank", place.node_rank,
                   "Number of this node, from 0 (else RANK, NODE_RANK,\n"
-                  "GROUP_RANK or SLURM_NODEID)")
+                  "GROUP_RANK, PET_NODE_RANK or SLURM_NODEID)")
       ->check(apps::between(0, 4095));
   auto* const rendezvous =
       command.add_option("--rendezvous,--rdzv-endpoint,--rdzv_endpoint", place.rendezvous,
                          "HOST:PORT where node 0 listens (else MASTER_ADDR and\n"
-                         "MASTER_PORT, or Slurm's first host and port 29400)");
+                         "MASTER_PORT, these with PET_ before them, or Slurm's\n"
+                         "first host and port 29400)");
   command
       .add_option("--master-addr,--master_addr", place.master_host,
                   "The HOST of --rendezvous alone")

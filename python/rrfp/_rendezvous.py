@@ -1,6 +1,7 @@
 """The store of torchrun, through which processes find the port of the first one."""
 
 import datetime
+import os
 import time
 
 from torch.distributed import TCPStore
@@ -11,7 +12,8 @@ _made = 0  # pipelines of this process; all processes open theirs in the same or
 class AgentStore:
     def __init__(self, host, port, seconds):
         global _made
-        self._key = f"rrfp/rendezvous/{_made}"
+        # The store outlives the processes: those that torchrun starts again have keys of their own.
+        self._key = f"rrfp/rendezvous/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{_made}"
         _made += 1
         self._name = f"the store of torchrun at {host}:{port}"
         self._until = time.monotonic() + seconds

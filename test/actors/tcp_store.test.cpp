@@ -1,7 +1,9 @@
 /// How nodes find the port of node 0 in the store of torchrun's agent, here a store in this
 /// process.
 #include <chrono>
+#include <cstdlib>
 
+#include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <rrfp/torch_actors/tcp_store.hpp>
@@ -19,6 +21,12 @@ class agent {
  public:
   launch_place place(std::uint32_t node) const {
     return {2, node_id{node}, "127.0.0.1", server_->getPort(), true};
+  }
+  /// Whether a port was published after so many restarts.
+  bool has_port_of_restart(int restarts) const {
+    for (int i = 0; i < 16; ++i)
+      if (server_->check({fmt::format("rrfp/rendezvous/{}/{}", restarts, i)})) return true;
+    return false;
   }
 
  private:
@@ -54,6 +62,17 @@ TEST_CASE("a node waits in the store for the port of node 0") {
   CHECK(none.failure().kind == error_kind::node_lost);
   CHECK_THAT(none.message(), Contains("the store of torchrun at 127.0.0.1:") &&
                                  Contains("node 0 did not publish its port in time"));
+}
+
+TEST_CASE("processes that torchrun has started again do not find the port from before") {
+  const agent torchrun;
+  for (const int restarts : {0, 1}) {
+    CHECK(!torchrun.has_port_of_restart(restarts));
+    ::setenv("TORCHELASTIC_RESTART_COUNT", std::to_string(restarts).c_str(), 1);
+    REQUIRE(connect_tcp_store(torchrun.place(0), 10s).value()->publish(4321).ok());
+    CHECK(torchrun.has_port_of_restart(restarts));
+  }
+  ::unsetenv("TORCHELASTIC_RESTART_COUNT");
 }
 
 TEST_CASE("a store that does not answer is an error in time") {

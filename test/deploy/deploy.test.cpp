@@ -184,14 +184,75 @@ TEST_CASE("the sbatch script is valid bash") {
   CHECK_THAT(o.err, Contains("usage: sbatch"));
 }
 
-TEST_CASE("the files that the container file copies exist") {
+TEST_CASE("the container files copy what exists, and their programs do not run as root") {
+  for (const std::string name : {"Containerfile", "Containerfile.wheel"}) {
+    const auto text = text_of(deploy + "/container/" + name);
+    INFO(name);
+    std::set<std::string> stages;
+    std::string stage, user;
+    int copies = 0;
+    const std::regex line{R"(\n(FROM|COPY|USER) ([^\n]*))"};
+    for (std::sregex_iterator at{text.begin(), text.end(), line}, end; at != end; ++at) {
+      INFO(at->str());
+      std::istringstream words{at->str(2)};
+      std::string first, second;
+      words >> first >> second;
+      if (at->str(1) == "USER") user = first;
+      if (at->str(1) == "FROM") {  // a stage begins as root
+        CHECK((first == "debian:12" || first == "debian:12-slim"));
+        user = "root";
+        if (second == "AS" && words >> stage) stages.insert(stage);
+      }
+      if (at->str(1) != "COPY") continue;
+      ++copies;
+      const bool is_of_stage = first.starts_with("--from=");
+      if (is_of_stage) CHECK(stages.contains(first.substr(7)));
+      // /src is this folder; the wheel and the other results of a build are made before.
+      const auto source = is_of_stage ? replaced(second, "/src/", "") : first;
+      const bool is_made = source.starts_with("build/") || source.starts_with(".venv/") ||
+                           source.starts_with("/opt/") || source == "rrfp-*-cp311-*.whl";
+      CHECK((is_made || std::filesystem::exists(RRFP_SOURCE "/" + source)));
+    }
+    CHECK(copies >= 2);
+    CHECK(user != "root");
+    CHECK_THAT(text, Contains("--uid " + user + " rrfp") && Contains("\nENTRYPOINT ["));
+  }
+}
+
+TEST_CASE("the image of rrfp-node has the packages that it links, and the folders of libtorch") {
+  if (!is_installed("grep -x 'VERSION_ID=\"12\"' /etc/os-release", "Debian 12")) return;
   const auto text = text_of(deploy + "/container/Containerfile");
-  CHECK_THAT(text, Contains("COPY scripts/setup scripts/setup") &&
-                       Contains("scripts/build release rrfp-node"));
-  for (const auto* file : {"/scripts/setup", "/scripts/build"})
-    CHECK(std::filesystem::exists(std::string{RRFP_SOURCE} + file));
-  for (const auto* line : {"libcaf-core", "libcivetweb1", "libucx0"})
-    CHECK_THAT(text, Contains(line));
+  const std::regex folder{R"(--from=build /src/(\.venv/\S+) /src/(\S+))"};
+  int folders = 0;
+  for (std::sregex_iterator at{text.begin(), text.end(), folder}, end; at != end; ++at, ++folders) {
+    CHECK(at->str(1) == at->str(2));
+    CHECK(std::filesystem::is_directory(RRFP_SOURCE "/" + at->str(1)));
+  }
+  CHECK(folders == 2);
+  const auto linked =
+      shell("readelf -d " RRFP_NODE
+            R"( | sed -n 's/.*NEEDED.*\[\(.*\)\]/*-linux-gnu\/\1/p' | xargs dpkg -S)"
+            " 2>/dev/null | sed 's/[:,].*//' | sort -u")
+          .out;
+  INFO(linked);
+  std::istringstream packages{linked};
+  int named = 0;
+  for (std::string package; packages >> package;) {
+    // Every Debian has these.
+    if (std::set<std::string>{"libc6", "libgcc-s1", "libstdc++6", "zlib1g"}.contains(package))
+      continue;
+    CHECK_THAT(text, Contains(" " + package + " ") || Contains(" " + package + "\n"));
+    ++named;
+  }
+  CHECK(named >= 5);
+}
+
+TEST_CASE("the image of the Python package has the torch that the tests use") {
+  const auto setup = text_of(RRFP_SOURCE "/scripts/setup");
+  std::smatch torch;
+  REQUIRE(std::regex_search(setup, torch, std::regex{R"(torch==[0-9.]+)"}));
+  CHECK_THAT(text_of(deploy + "/container/Containerfile.wheel"),
+             Contains("TORCH=" + torch.str() + " "));
 }
 
 TEST_CASE("every metric that the dashboard and the alerts query is served") {

@@ -103,6 +103,28 @@ TEST_CASE("Each process of torchrun is a node, and MASTER_PORT is its agent's") 
   CHECK(resolved({{}, {}, "other:77"}, process) == "3 of 4 at other:77");
 }
 
+TEST_CASE("Without torchrun, the variables that give its options their defaults count") {
+  // As the torch plugin of Kubeflow Trainer sets them in a pod.
+  const variables pod{{"PET_NNODES", "2"},
+                      {"PET_NPROC_PER_NODE", "1"},
+                      {"PET_NODE_RANK", "1"},
+                      {"PET_MASTER_ADDR", "job-node-0-0.job"},
+                      {"PET_MASTER_PORT", "29400"}};
+  CHECK(resolved({}, pod) == "1 of 2 at job-node-0-0.job:29400");
+  CHECK(resolved({}, with(pod, {{"PET_MASTER_PORT", "77"}})) == "1 of 2 at job-node-0-0.job:77");
+  CHECK(resolved({}, with(slurm, pod)) == "1 of 2 at job-node-0-0.job:29400");
+  const auto several = with(pod, {{"PET_NPROC_PER_NODE", "4"}});
+  const auto refused = [](const std::string& got) {
+    return "PET_NPROC_PER_NODE: expected 1 (without torchrun a machine runs one node), got '" +
+           got + "'";
+  };
+  CHECK(resolved({}, several) == refused("4"));
+  CHECK(resolved({}, with(pod, {{"PET_NPROC_PER_NODE", "auto"}})) == refused("auto"));
+  // torchrun passes them on to its processes, and sets its own.
+  CHECK(resolved({}, with(several, torchrun)) == "3 of 4 at head:1234");
+  CHECK(resolved({8, {}, {}}, several) == "1 of 8 at job-node-0-0.job:29400");
+}
+
 TEST_CASE("A rendezvous is host and port, IPv6 in brackets") {
   CHECK(resolved({2, 1, "[::1]:77"}, {}) == "1 of 2 at ::1:77");
   CHECK(resolved({2, 1, "[::1]"}, {}) == "1 of 2 at ::1:29400");

@@ -15,6 +15,7 @@ folder = pathlib.Path(__file__).parent
 # Each of these groups is a test of its own in ctest, so that they run side by side.
 groups = {
     "analyze": ["analyze"],
+    "engines": ["engines"],
     "families": ["families"],
     "ready_schedule": ["ready_schedule"],
     "recovery": ["recovery"],

@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 from cases import CASES, PROCESSES
+from network import address, needs_network, run_nodes
 
 FOLDER = pathlib.Path(__file__).parent
 
@@ -79,16 +80,7 @@ def test_other_microbatches_than_those_of_another_process_are_refused(tmp_path):
     assert "expected 6 microbatches, as the leading process has given, got 5" in errors[1], errors
 
 
-ADDRESS = "198.51.100.1"  # of a network of its own, which one of these processes makes
-IN_A_NETWORK = ["unshare", "--map-root-user", "--net", "sh", "-c"]
-NETWORK = f"ip link set lo up && ip address add {ADDRESS}/32 dev lo"
-
-
-def can_make_a_network():
-    return subprocess.run([*IN_A_NETWORK, NETWORK], capture_output=True).returncode == 0
-
-
-@pytest.mark.skipif(not can_make_a_network(), reason="this machine makes no network namespaces")
+@needs_network
 @pytest.mark.parametrize("key", [None, "a key of more than sixteen bytes"])
 def test_processes_on_an_address_that_is_not_loopback_need_a_key_in_the_environment(key, tmp_path):
     program = (
@@ -97,14 +89,11 @@ def test_processes_on_an_address_that_is_not_loopback_need_a_key_in_the_environm
         "with rrfp.Pipeline(n_stages=2, n_microbatches=2, settings=settings) as pipe:\n"
         "    pipe.step()\n"
     )
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": ADDRESS, "MASTER_PORT": "29500"}
-    both = f"{NETWORK} || exit; for rank in 0 1; do (RANK=$rank \"$@\" >\"$OUT/$rank\" 2>&1; echo $? >\"$OUT/$rank.code\") & done; wait"
-    environment = os.environ | place | {"OUT": str(tmp_path)} | ({} if key is None else {"RRFP_KEY": key})
-    subprocess.run(
-        [*IN_A_NETWORK, both, "sh", sys.executable, "-c", program, ADDRESS], env=environment, timeout=300, check=True
-    )
-    outputs = [(tmp_path / str(rank)).read_text() for rank in range(2)]
-    codes = [int((tmp_path / f"{rank}.code").read_text()) for rank in range(2)]
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": address(0), "MASTER_PORT": "29500"} | ({} if key is None else {"RRFP_KEY": key})
+    commands = [
+        ([sys.executable, "-c", program, address(rank)], variables | {"RANK": str(rank)}) for rank in range(2)
+    ]
+    codes, outputs = run_nodes(tmp_path, commands)
     if key is None:
         assert codes == [1, 1] and all("requires a key" in output for output in outputs), outputs
     else:

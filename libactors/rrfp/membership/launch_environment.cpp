@@ -105,7 +105,7 @@ result<place> resolve_place(const launch_arguments& arguments, const environment
   } else if (arguments.master_host) {
     if (arguments.master_host->empty()) return wrong("--master-addr", "a host", "");
     found.host = *arguments.master_host;
-  } else if (auto host = first_set(variables, {"MASTER_ADDR"})) {
+  } else if (auto host = first_set(variables, {"MASTER_ADDR", "PET_MASTER_ADDR"})) {
     found.host = host->text;
   } else if (auto slurm = first_set(variables, {"SLURM_STEP_NODELIST", "SLURM_LAUNCH_NODE_IPADDR",
                                                 "SLURM_JOB_NODELIST"})) {
@@ -115,7 +115,7 @@ result<place> resolve_place(const launch_arguments& arguments, const environment
   }
   if (arguments.master_port) found.port = arguments.master_port;
   if (found.port || arguments.rendezvous || arguments.master_host) return found;
-  if (const auto variable = first_set(variables, {"MASTER_PORT"})) {
+  if (const auto variable = first_set(variables, {"MASTER_PORT", "PET_MASTER_PORT"})) {
     const auto port = port_of(variable->name, variable->text);
     if (!port) return port.failure();
     found.port = *port;
@@ -149,12 +149,16 @@ result<std::string> first_of_node_list(const std::string& list) {
 
 result<launch_place> resolve_launch(const launch_arguments& arguments,
                                     const environment& variables) {
-  const auto nodes = resolve_number(
-      arguments.nodes, "--nnodes", variables,
-      {"WORLD_SIZE", "NNODES", "GROUP_WORLD_SIZE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
+  const auto nodes = resolve_number(arguments.nodes, "--nnodes", variables,
+                                    {"WORLD_SIZE", "NNODES", "GROUP_WORLD_SIZE", "PET_NNODES",
+                                     "SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
   if (!nodes) return nodes.failure();
-  const auto node = resolve_number(arguments.node, "--node-rank", variables,
-                                   {"RANK", "NODE_RANK", "GROUP_RANK", "SLURM_NODEID"});
+  const auto processes = first_set(variables, {"PET_NPROC_PER_NODE"});
+  if (nodes->from == "PET_NNODES" && processes && processes->text != "1")
+    return wrong(processes->name, "1 (without torchrun a machine runs one node)", processes->text);
+  const auto node =
+      resolve_number(arguments.node, "--node-rank", variables,
+                     {"RANK", "NODE_RANK", "GROUP_RANK", "PET_NODE_RANK", "SLURM_NODEID"});
   if (!node) return node.failure();
   auto address = resolve_place(arguments, variables);
   if (!address) return address.failure();

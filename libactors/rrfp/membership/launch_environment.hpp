@@ -1,20 +1,25 @@
 /// Which node of the job this process is: from the command line, from the variables of torchrun and
 /// similar launchers, or from those of Slurm. Pure: the environment is passed as a function.
 ///
-///   value    | argument      | torchrun-style            | Slurm
-///   nodes    | --nnodes      | WORLD_SIZE, NNODES,       | SLURM_NNODES, SLURM_JOB_NUM_NODES
-///            |               | GROUP_WORLD_SIZE          |
-///   node     | --node-rank   | RANK, NODE_RANK,          | SLURM_NODEID
-///            |               | GROUP_RANK                |
-///   host     | --rendezvous, | MASTER_ADDR               | SLURM_STEP_NODELIST (its first node),
-///            | --master-addr |                           | SLURM_LAUNCH_NODE_IPADDR,
-///            |               |                           | SLURM_JOB_NODELIST (its first node)
-///   port     | --rendezvous, | MASTER_PORT               | (29400)
-///            | --master-port |                           |
+///   value | argument      | torchrun-style       | torchrun's options | Slurm
+///   nodes | --nnodes      | WORLD_SIZE, NNODES,  | PET_NNODES         | SLURM_NNODES,
+///         |               | GROUP_WORLD_SIZE     |                    | SLURM_JOB_NUM_NODES
+///   node  | --node-rank   | RANK, NODE_RANK,     | PET_NODE_RANK      | SLURM_NODEID
+///         |               | GROUP_RANK           |                    |
+///   host  | --rendezvous, | MASTER_ADDR          | PET_MASTER_ADDR    | SLURM_STEP_NODELIST,
+///         | --master-addr |                      |                    | SLURM_LAUNCH_NODE_IPADDR,
+///         |               |                      |                    | SLURM_JOB_NODELIST
+///   port  | --rendezvous, | MASTER_PORT          | PET_MASTER_PORT    | (29400)
+///         | --master-port |                      |                    |
+///
+/// Of a list of Slurm the first node counts.
 ///
 /// Each line is resolved separately, and its leftmost, first source wins: MASTER_ADDR together with
 /// SLURM_NODEID is common. If the host is an argument, no variable gives the port. An empty
 /// variable counts as unset. A node is a process: torchrun may start several on a machine.
+///
+/// Kubeflow Trainer sets the PET_ variables, the defaults of torchrun's options, in each pod. They
+/// count machines; so without torchrun, PET_NPROC_PER_NODE must be 1 where PET_NNODES is used.
 #pragma once
 
 #include <cstdint>

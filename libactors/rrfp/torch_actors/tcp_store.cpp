@@ -1,6 +1,7 @@
 #include "tcp_store.hpp"
 
 #include <atomic>
+#include <cstdlib>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -16,6 +17,13 @@ namespace {
 
 std::atomic<int> rendezvous_of_process = 0;
 
+/// The agent's store outlives its processes: those that it starts again have keys of their own.
+std::string next_key() {
+  const auto* const restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return fmt::format("rrfp/rendezvous/{}/{}", restarts == nullptr ? "0" : restarts,
+                     rendezvous_of_process++);
+}
+
 /// Calls `f`; an exception of the store becomes an error, its first line.
 template <class F>
 auto guarded(const std::string& name, F f) -> result<decltype(f())> {
@@ -30,10 +38,7 @@ class tcp_store final : public agent_store {
  public:
   tcp_store(std::string name, c10::intrusive_ptr<c10d::TCPStore> store,
             std::chrono::steady_clock::time_point deadline)
-      : name_(std::move(name)),
-        key_(fmt::format("rrfp/rendezvous/{}", rendezvous_of_process++)),
-        store_(std::move(store)),
-        deadline_(deadline) {}
+      : name_(std::move(name)), key_(next_key()), store_(std::move(store)), deadline_(deadline) {}
 
   status publish(std::uint16_t port) override {
     const auto text = std::to_string(port);
