@@ -218,6 +218,9 @@ int run(int argc, char** argv) {
   app.add_option("--json", wanted.json, "Write the report, one line of JSON per run");
   app.add_flag("--gaps", wanted.gaps, "Print every idle interval and its cause");
   add_losses(app, wanted);
+  for (const auto* of_job :
+       {"--set", "--steps", "--durations", "--write-durations", "--write-schedule", "--gaps"})
+    app.get_option("--from")->excludes(of_job);
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
   if (!wanted.traces.empty()) return forecast_from(wanted);
   if (wanted.job.empty()) return apps::end_with({"expected a job, or --from TRACE..."});

@@ -115,6 +115,17 @@ TEST_CASE("a recorded run is replayed and compared with other schedules") {
   CHECK_THAT(text_of(folder / "run.csv"), Contains("step,stage,chunk,mb,kind,ms"));
 }
 
+TEST_CASE("options of a job are refused beside traces, which would ignore them") {
+  const std::string recorded = RRFP_SOURCE "/test/foreign/recorded/megatron.log";
+  for (const auto& [option, value] :
+       {std::pair{"--steps", "5"}, std::pair{"--set", "a.b=1"}, std::pair{"--durations", "x.csv"},
+        std::pair{"--write-durations", "x.csv"}, std::pair{"--write-schedule", "x.csv"}}) {
+    const auto o = run_program({RRFP_SIM, "--from", recorded, option, value});
+    CHECK(o.code == 2);
+    CHECK_THAT(o.err, Contains("--from") && Contains(option));
+  }
+}
+
 TEST_CASE("traces that cannot be read end rrfp-sim --from with one line and exit code 2") {
   const scratch_folder folder;
   const std::string recorded = RRFP_SOURCE "/test/foreign/recorded/rank0.json";

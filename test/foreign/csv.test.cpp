@@ -25,8 +25,18 @@ TEST_CASE("a row of a CSV file that is no task is refused with its line") {
   CHECK(refusal("0,0,forward,1,2") == ":3: expected a kind F, B, W or BW, got \"forward\"");
   CHECK(refusal("0,0,BW,2,1").starts_with(":3: expected milliseconds"));
   CHECK(refusal("0,0,BW,1,nan").starts_with(":3: expected milliseconds"));
+  CHECK(refusal("0,0,BW,1,5,2,5") == ":3: expected at most 5 cells, got \"0,0,BW,1,5,2,5\"");
   CHECK(refusal("-1,0,BW,1,2") == ":3: expected a whole number up to 4095, got \"-1\"");
   CHECK(refusal("0,1,F,1,2").find("expected a step with every task") != std::string::npos);
+}
+
+TEST_CASE("a CSV file may have a byte order mark, and times since 1970") {
+  written files;
+  files.add("tasks.csv",
+            "\xef\xbb\xbfstage,microbatch,kind,start,end\n"
+            "0,0,F,1700000000000,1700000000010\n0,0,BW,1700000000010,1700000000030.5\n");
+  const auto found = files.run();
+  CHECK(tasks_of(found, 0) == std::vector<std::string>{"F0 0-10", "BW0 10-30.5"});
 }
 
 }  // namespace rrfp::foreign::testing

@@ -79,7 +79,9 @@ TEST_CASE("readiness gains where a recorded order waited beside ready tasks") {
     CHECK_FALSE(o.assumes_split);
   }
   CHECK(found);
-  CHECK(forecast::sentence_of(f).find("readiness (bf)") != std::string::npos);
+  const auto said = forecast::sentence_of(f);
+  CHECK(said.find("readiness (bf)") != std::string::npos);
+  CHECK(said.find("do not trust") == std::string::npos);
 }
 
 TEST_CASE("an even cut spreads the work of each microbatch over the stages") {
@@ -128,6 +130,35 @@ TEST_CASE("two replicas of interleaved stages and of a V hold neighbours") {
     // All work of a replica, over its two devices.
     CHECK(o.step_ms * (1 - o.bubble) == Approx(2 * 36 * 3 / 2.0));
   }
+}
+
+TEST_CASE("gaps of the framework are no gain of readiness") {
+  written files;
+  std::string csv = "stage,microbatch,kind,start,end\n";
+  for (int mb = 0; mb < 4; ++mb)  // a gap of 1 ms, or of 40 ms, before each F
+    csv += fmt::format("0,{0},F,{1},{2}\n0,{0},BW,{2},{3}\n", mb, 100 * mb + (mb == 3 ? 40 : 1),
+                       100 * mb + 50, 100 * mb + 100);
+  files.add("tasks.csv", csv);
+  const auto f = forecast_of(files.run());
+  CHECK(outcome_of(f, "bf").step_ms == Approx(outcome_of(f, "recorded order").step_ms));
+  CHECK(f.gain_percent(outcome_of(f, "bf")) > 5);
+  CHECK(forecast::sentence_of(f).find(": 0.0 % less") != std::string::npos);
+}
+
+TEST_CASE("a replay that is far off says so with the answer") {
+  written files;
+  files.add("tasks.csv",
+            "stage,microbatch,kind,start,end\n"
+            "0,0,F,0,50\n0,1,F,0,50\n0,0,BW,10,60\n0,1,BW,10,60\n");
+  CHECK(forecast::sentence_of(forecast_of(files.run())).ends_with("do not trust this."));
+}
+
+TEST_CASE("tasks without any time give no forecast") {
+  written files;
+  files.add("tasks.csv", "stage,microbatch,kind,start,end\n0,0,F,1,1\n0,0,BW,2,2\n");
+  const auto made = forecast::make_forecast(files.run().run, policies::registry(), 0.5);
+  REQUIRE_FALSE(made.ok());
+  CHECK(made.message() == "expected tasks that take time, got none");
 }
 
 TEST_CASE("the chart has a bar for each row of the table") {

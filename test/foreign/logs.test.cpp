@@ -148,4 +148,16 @@ TEST_CASE("logs without the times of each rank are refused") {
   CHECK_THAT(refusal_of(std::string(100'000, 'x')), Contains("lines of at most 65536 bytes"));
 }
 
+TEST_CASE("steps that together are longer than a run may be are refused") {
+  std::string log = megatron_arguments;
+  for (int i = 0; i < 9999; ++i) log += megatron_interval(9.9e8);
+  CHECK_THAT(refusal_of(log), Contains("expected tasks within 12 days"));
+}
+
+TEST_CASE("a log may be compressed") {
+  written files;
+  files.add_compressed("train.log.gz", megatron_arguments + megatron_interval(20));
+  CHECK(tasks_of(files.run(), 0).front() == "F0 0-10");
+}
+
 }  // namespace rrfp::foreign::testing

@@ -53,14 +53,17 @@ TEST_CASE("a gzip file that is cut off is refused") {
 }
 
 TEST_CASE("a text longer than the limit ends the parse before it fills memory") {
-  test::scratch_folder folder;
-  std::ofstream{folder / "x"} << "[\"" << std::string(1000, 'x') << "\"]";
-  auto source = files::byte_source::open(folder / "x");
-  REQUIRE(source.ok());
-  json_events_base events;
-  const auto fault = stream_json(*source, events, {.text_bytes_max = 100});
-  REQUIRE(fault);
-  CHECK(fault->reason == "a text or number longer than 100 bytes");
+  for (const auto& text : {'"' + std::string(1000, 'x') + '"', std::string(1000, '7'),
+                           std::string(1000, ' '), std::string(1000, '\n')}) {
+    test::scratch_folder folder;
+    std::ofstream{folder / "x"} << "[" << text << "]";
+    auto source = files::byte_source::open(folder / "x");
+    REQUIRE(source.ok());
+    json_events_base events;
+    const auto fault = stream_json(*source, events, {.text_bytes_max = 100});
+    REQUIRE(fault);
+    CHECK(fault->reason == "a text, number or blanks longer than 100 bytes");
+  }
 }
 
 TEST_CASE("ranks that do not make a pipeline are refused") {

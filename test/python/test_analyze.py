@@ -14,7 +14,7 @@ from recorded_errors import off, pairs_of
 
 FOLDER = pathlib.Path(__file__).parent
 ROOT = FOLDER.parents[1]
-CASES = ["1f1b:4:0.4", "1f1b:8:0", "gpipe:4:0", "interleaved:4:0.4", "zero_bubble:4:0"]
+CASES = ["1f1b:4:0.4", "1f1b:8:0", "gpipe:4:0", "interleaved:4:0.4", "zero_bubble:4:0", "zbv:4:0.4"]
 
 
 def torchrun(processes, *arguments):

@@ -22,6 +22,9 @@ namespace rrfp::forecast {
 
 namespace {
 
+/// A replay that is further off has not understood the trace.
+constexpr double trusted_error_percent = 5;
+
 using task_key = std::tuple<step_id, stage_id, task>;
 
 /// From the decision for a task to its begin, on the slowest rank.
@@ -197,6 +200,7 @@ class forecaster {
       errors.push_back(std::abs(s.error_percent()));
       made_.steps.push_back(s);
     }
+    if (busy <= 0) return error{"expected tasks that take time, got none"};
     made_.measured_ms = median(measured);
     made_.replayed_ms = median(replayed);
     made_.error_percent = median(errors);
@@ -372,17 +376,19 @@ std::string sentence_of(const forecast& f) {
         (best == nullptr || o.step_ms < best->step_ms))
       best = &o;
   if (best == nullptr) return "No forecast for readiness could be made.";
-  const auto gain = f.gain_percent(*best);
+  // The recorded order on the same costs: its gain over the replay is not that of readiness.
+  const auto base = f.outcomes.front().step_ms;
+  const auto gain = (1 - best->step_ms / base) * 100;
   const outcome* more = nullptr;
   for (const auto& o : f.outcomes)
     if (o.mode == dispatch_mode::ready && o.policy == best->policy && o.slots > f.slots) more = &o;
   auto text = fmt::format(
-      "With the memory of this run ({} slots) readiness ({}) would take {:.3f} ms for a step in "
-      "place "
-      "of {:.3f} ms: {:.1f} % {}",
-      f.slots, best->policy, best->step_ms, f.replayed_ms, std::abs(gain),
-      gain < 0 ? "more" : "less");
+      "With the memory of this run ({} slots) readiness ({}) would take {:.3f} ms for a step, the "
+      "recorded order {:.3f} ms: {:.1f} % {}",
+      f.slots, best->policy, best->step_ms, base, std::abs(gain), gain < 0 ? "more" : "less");
   if (more != nullptr) text += fmt::format("; with {} slots {:.3f} ms", more->slots, more->step_ms);
+  if (f.error_percent > trusted_error_percent)
+    text += ". The replay does not meet the measured steps: do not trust this";
   return text + ".";
 }
 

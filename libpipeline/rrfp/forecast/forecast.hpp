@@ -61,11 +61,12 @@ struct forecast {
 };
 
 /// `backward_share`: of a backward that was not split, the share that counts as B.
-/// Errors: the run has no whole step, or its order does not terminate.
+/// Errors: the run has no whole step, its tasks take no time, or its order does not terminate.
 result<forecast> make_forecast(const report::traced_run& run, const policy_registry& policies,
                                double backward_share);
 
-/// The answer in one sentence.
+/// The answer in one sentence: readiness beside the recorded order on the same costs. It warns if
+/// the replay is more than 5 % off.
 std::string sentence_of(const forecast& f);
 
 /// Steps of the run and of all outcomes as bars, an SVG picture.

@@ -33,6 +33,8 @@ constexpr column_name names[] = {{"stage", column::stage},    {"rank", column::s
 using layout = std::array<std::size_t, columns>;
 
 std::optional<layout> layout_of(std::string_view header) {
+  constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+  if (header.starts_with(byte_order_mark)) header.remove_prefix(byte_order_mark.size());
   layout found;
   found.fill(std::string_view::npos);
   const auto cells = cells_of(header);
@@ -46,12 +48,15 @@ std::optional<layout> layout_of(std::string_view header) {
 
 class csv_reader {
  public:
-  csv_reader(const std::string& file, const layout& where) : file_(file), where_(where) {}
+  csv_reader(const std::string& file, const layout& where, std::size_t width)
+      : file_(file), where_(where), width_(width) {}
 
   status read_line(std::string_view line) {
     ++line_;
     const auto cells = cells_of(line);
     if (cells.size() == 1 && cells.front().empty()) return success();
+    // With a comma in a number, times would be read from the wrong cells.
+    if (cells.size() > width_) return expected(fmt::format("at most {} cells", width_), line);
     placed_record record;
     auto& t = record.what;
     const auto kind = task_kind_of(cell(cells, column::kind));
@@ -115,9 +120,10 @@ class csv_reader {
 
   static std::optional<nanoseconds> time(std::string_view text) {
     const auto ms = number_of<double>(text);
-    constexpr double most = 1e9;  // 11 days
+    constexpr double most = 2.5e12;  // so that times since 1970 fit
     if (!ms || !(std::abs(*ms) <= most)) return std::nullopt;
-    return std::llround(*ms * 1e6);
+    const auto whole = std::trunc(*ms);  // apart, for the product has no single nanoseconds
+    return std::llround(whole) * 1'000'000 + std::llround((*ms - whole) * 1e6);
   }
 
   status expected(std::string_view what, std::string_view got) const {
@@ -127,6 +133,7 @@ class csv_reader {
 
   std::string file_;
   layout where_;
+  std::size_t width_;  ///< cells of the header
   std::uint64_t line_ = 1;
   std::vector<placed_record> records_;
 };
@@ -142,7 +149,7 @@ result<found_run> read_csv_trace(const std::string& file) {
     const auto where = layout_of(line);
     if (!where)
       return error{file + ":1: expected a header with stage, microbatch, kind, start and end"};
-    reader.emplace(file, *where);
+    reader.emplace(file, *where, cells_of(line).size());
     return success();
   };
   if (auto read = read_lines(file, "a CSV file", take); !read) return read.failure();

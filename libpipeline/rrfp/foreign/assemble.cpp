@@ -71,10 +71,10 @@ class placer {
     run_.replicas = replicas[0];
     for (std::uint32_t s = 0; s < run_.shape.stages; ++s)
       if (replicas[s] != run_.replicas || run_.replicas == 0)
-        return error{fmt::format(
-            "{}: expected the traces of all ranks of the pipeline, got {} of stage 0 and {} of "
-            "stage {}",
-            ranks_.front().file, run_.replicas, replicas[s], s)};
+        return error{
+            fmt::format("{}: expected the traces of all ranks of the pipeline, got {} of stage 0{}",
+                        ranks_.front().file, run_.replicas,
+                        s == 0 ? "" : fmt::format(" and {} of stage {}", replicas[s], s))};
     return placed;
   }
 
@@ -103,8 +103,9 @@ class placer {
       for (std::uint32_t c = 0; c < own.size(); ++c)
         if (own.size() != chunks || run_.shape.virtual_stage(stage, chunk_id{c}).value() != own[c])
           return error{fmt::format(
-              "{}: expected the virtual stages of a rank to be linear, interleaved or V over {} "
-              "ranks with all their traces, got {} of position {}",
+              "{}: expected the traces of all ranks, with virtual stages that are linear, "
+              "interleaved or V; got those of {} ranks, with virtual stage {} on the rank at "
+              "position {}",
               ranks_.front().file, stages, own[c], stage.value())};
     }
     for (const auto& own : owned)

@@ -31,6 +31,10 @@ result<found_run> assemble(std::vector<rank_of_run> ranks);
 /// Whether the times of a run are of one clock for each rank, or of one for all.
 enum class clocks : std::uint8_t { many, one };
 
+/// From the first task of a run to its last, by all clocks: 11 days. The sum of the shifts of all
+/// stages stays a number.
+inline constexpr nanoseconds run_ns_max = 1'000'000'000'000'000;
+
 /// The rest of a run whose shape and tasks are known: order, numbers of launches, slots, clocks,
 /// waits. Appends to the notes.
 status complete(std::vector<placed_record> records, found_run& made, clocks by = clocks::many);

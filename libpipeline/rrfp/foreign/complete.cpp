@@ -17,10 +17,6 @@ namespace rrfp::foreign {
 
 namespace {
 
-/// From the first task of a run to its last, by all clocks: 11 days. The sum of the shifts of all
-/// stages stays a number.
-constexpr nanoseconds run_ns_max = 1'000'000'000'000'000;
-
 /// Which tasks of a step a stage has, by chunk and microbatch.
 using task_set = std::set<std::tuple<chunk_id, microbatch_id, task_kind>>;
 

@@ -38,8 +38,8 @@ result<file_kind> kind_of(const std::string& file) {
                    "(--format csv), got another one"};
     return *table == nsys_table::ranges ? file_kind::nvtx_ranges : file_kind::nvtx_kernels;
   }
-  const bool is_gzip = file.ends_with(".gz");
-  if (is_gzip) return file_kind::profiler;
+  const bool is_empty = first == std::string::npos;
+  if (file.ends_with(".gz") && (is_json || is_empty)) return file_kind::profiler;
   if (is_json) return file_kind::own;
   return file_kind::log;
 }

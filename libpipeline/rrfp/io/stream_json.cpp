@@ -42,9 +42,10 @@ class guarded_bytes {
     if (position_ > limits_.bytes_max)
       return stop("longer than " + std::to_string(limits_.bytes_max) + " bytes");
     if (++token_ > limits_.text_bytes_max)
-      return stop("a text or number longer than " + std::to_string(limits_.text_bytes_max) +
+      return stop("a text, number or blanks longer than " + std::to_string(limits_.text_bytes_max) +
                   " bytes");
-    constexpr std::string_view separators = "\"[]{},: \n";
+    // Not blanks: the library collects those, too.
+    constexpr std::string_view separators = "\"[]{},:";
     if (!nesting_.in_string() && separators.find(c) != std::string_view::npos) token_ = 0;
     nesting_.take(c);
     if (nesting_.depth() > limits_.depth_max) stop(too_deep_reason(limits_.depth_max));

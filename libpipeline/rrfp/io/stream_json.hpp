@@ -2,7 +2,7 @@
 ///
 /// parse_json() holds the whole text; use this for files that others write and that may be larger
 /// than memory. The limits are checked before the JSON library sees a byte: its parser collects
-/// each text and number whole.
+/// each text and number whole, and blanks before them.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace rrfp {
 
 struct json_limits {
   std::size_t depth_max = json_depth_max;
-  /// Maximum length of one text or number.
+  /// Maximum length of one text or number, with the blanks beside it.
   std::size_t text_bytes_max = std::size_t{16} << 20;
   /// Maximum length of the whole text, uncompressed.
   std::uint64_t bytes_max = std::uint64_t{64} << 30;
