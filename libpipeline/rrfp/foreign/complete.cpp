@@ -180,9 +180,11 @@ class stage_filler {
         if (needs) wait_for(t, wait_cause::input, t.begin);
         continue;
       }
+      // If the trace does not say when a message came, it came when its task began: as gaps of the
+      // framework, such times would delay all tasks of a forecast.
       const bool came_late =
           needs && needs->first != t.stage &&
-          std::max(needs->second, tasks[i]->arrived.value_or(needs->second)) > before->end;
+          std::max(needs->second, tasks[i]->arrived.value_or(t.begin)) > before->end;
       if (!came_late) {
         t.decided = std::min(before->end, t.begin);
         continue;
