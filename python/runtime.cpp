@@ -71,7 +71,6 @@ class program_job {
     d["loss_scale"] = t.loss_scale;
     d["loss_scale_interval"] = t.loss_scale_interval;
     d["may_lack_nodes"] = job_.recovery.may_lack_nodes();
-    d["spares"] = job_.recovery.spares;
     return d;
   }
 

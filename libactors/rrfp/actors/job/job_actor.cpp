@@ -190,11 +190,13 @@ void job_actor::carry_out(const job_action::begin_step& a) {
   auto counts = a.microbatches;
   if (counts.empty() && setup_.microbatches) counts = setup_.microbatches(a.step);
   counts = counts.or_equal(context.replicas, context.shape.microbatches);
-  shares_ = setup_.shares ? setup_.shares(a.step, counts) : planner_.plan(counts);
   // Gradients that wait for an update are those of the replica itself.
   const bool had_gradients = gradients_wait_;
   if (!is_evaluation(a.step)) gradients_wait_ = a.accumulates;
-  if (had_gradients || gradients_wait_) shares_ = {counts};
+  const bool is_own = had_gradients || gradients_wait_;
+  shares_ = is_own          ? microbatch_shares{counts}
+            : setup_.shares ? setup_.shares(a.step, counts)
+                            : planner_.plan(counts);
   if (!std::ranges::all_of(shares_.shares, [this](auto n) { return is_defined(n); }))
     shares_ = {std::move(counts)};
   totals_.begin_step(a.step, purpose, shares_, setup_.context->now());
