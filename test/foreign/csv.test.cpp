@@ -27,7 +27,9 @@ TEST_CASE("a row of a CSV file that is no task is refused with its line") {
   CHECK(refusal("0,0,BW,1,nan").starts_with(":3: expected milliseconds"));
   CHECK(refusal("0,0,BW,1,5,2,5") == ":3: expected at most 5 cells, got \"0,0,BW,1,5,2,5\"");
   CHECK(refusal("-1,0,BW,1,2") == ":3: expected a whole number up to 4095, got \"-1\"");
-  CHECK(refusal("0,1,F,1,2").find("expected a step with every task") != std::string::npos);
+  CHECK(refusal("0,1,F,1,2")
+            .ends_with("got none of 1, the last one without BW0 of stage 0: record a whole step on "
+                       "every rank"));
 }
 
 TEST_CASE("a CSV file may have a byte order mark, and times since 1970") {

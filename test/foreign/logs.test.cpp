@@ -145,6 +145,9 @@ TEST_CASE("logs without the times of each rank are refused") {
   CHECK_THAT(refusal_of("[Rank 0] time (ms) | fwd_microstep: 1.00 | bwd_microstep: 2.00\n"
                         "x RANK=1 STAGE=1 x\nCONFIG: micro_batches=2 x\n"),
              Contains("two lines with \"steps:\""));
+  CHECK_THAT(refusal_of(megatron_arguments + megatron_interval(20) +
+                        "[Rank 0] time (ms) | fwd_microstep: 1.00 | bwd_microstep: 2.00\n"),
+             Contains("of Megatron-LM or of DeepSpeed, got both"));
   CHECK_THAT(refusal_of(std::string(100'000, 'x')), Contains("lines of at most 65536 bytes"));
 }
 

@@ -107,11 +107,55 @@ TEST_CASE("1F1B, which names nothing, is found between its messages") {
     CHECK(on_last.at(1) == "BW0 19.5-39.5");
     CHECK(on_last.at(2) == "F1 59.5-69.5");
     const auto on_first = tasks_of(found, 0);
-    CHECK(on_first.at(0) == "F0 0-9.2");
+    CHECK(on_first.at(0) == "F0 0-9.1");
     CHECK(on_first.at(1) == "F1 9.3-19.5");
     CHECK(on_first.at(2) == "BW0 41.5-54");
     if (count == 4) CHECK(on_first.at(3) == "F2 54-69.5");
   }
+}
+
+TEST_CASE("a task with a name begins with its first operator, a whole backward before its own") {
+  written files;
+  profiled first{rank_members(0)}, second{rank_members(1)};
+  first.named("PP:0F0", 0, 10).op("aten::linear", 0.5, 9);
+  first.named("PP:0I0", 30, 40).op("autograd::engine::evaluate_function: A", 30.5, 39);
+  first.named("PP:0W0", 40, 45).op("autograd::engine::evaluate_function: B", 40.5, 44);
+  second.named("PP:1F0", 11, 20).op("aten::linear", 11.5, 20);
+  second.named("PP:1B0", 20, 30).op("autograd::engine::evaluate_function: A", 20.5, 29);
+  files.add("a.json", first.text());
+  files.add("b.json", second.text());
+  const auto found = files.run();
+  CHECK(tasks_of(found, 0) == names{"F0 0-9.5", "B0 30-39.5", "W0 40-44.5"});
+  CHECK(tasks_of(found, 1) == names{"F0 11-19.5", "BW0 19.5-29.5"});
+}
+
+TEST_CASE("a forward begins after the send that its rank waited for, and after the optimizer") {
+  // As DeepSpeed: each send and each receive blocks.
+  written files;
+  profiled first{rank_members(0)}, last{rank_members(1)};
+  const auto backward = [](profiled& trace, double forward, double at) {
+    trace.op("autograd::engine::evaluate_function: A", at, at + 10).link(forward, at);
+  };
+  for (const double step : {0.0, 200.0}) {
+    first.op("aten::linear", step + 1, step + 10).message(true, step + 10.1, step + 30);
+    first.op("aten::linear", step + 30.2, step + 40).message(true, step + 40.1, step + 60);
+    last.message(false, step + 0.5, step + 30).op("aten::linear", step + 30.1, step + 40);
+    backward(last, step + 30.1, step + 40.2);
+    last.message(true, step + 50.4, step + 51).message(false, step + 51.1, step + 60);
+    last.op("aten::linear", step + 60.1, step + 70);
+    backward(last, step + 60.1, step + 70.2);
+    last.message(true, step + 80.4, step + 81);
+    first.message(false, step + 60.2, step + 61);
+    backward(first, step + 1, step + 61.1);
+    first.message(false, step + 71.2, step + 81);
+    backward(first, step + 30.2, step + 81.1);
+    first.event("user_annotation", "Optimizer.step#SGD.step", step + 95, step + 99);
+  }
+  files.add("a.json", first.text());
+  files.add("b.json", last.text());
+  const auto found = files.run();
+  CHECK(tasks_of(found, 0) == names{"F0 0-9", "F1 29-39", "BW0 60-70.1", "BW1 80-90.1"});
+  CHECK(tasks_of(found, 0, 2).front() == "F0 200-209");
 }
 
 TEST_CASE("Python functions give the tasks of frameworks that name nothing") {

@@ -4,7 +4,8 @@ usage: recorded_program.py FOLDER CASE...   CASE: schedule:microbatches:spread, 
 
 Each stage sleeps: F, B and W take known times, which differ between tasks by a log-normal factor of that spread. Each
 rank writes FOLDER/CASE/rank0.json.gz and measures its tasks itself: FOLDER/CASE/truth0.json. The schedule
-ready-POLICY-SLOTS-CHUNKS is ReadySchedule on the same stages; it measures its steps, and records nothing.
+ready-POLICY-SLOTS-CHUNKS is ReadySchedule on the same stages; it measures its steps, and records nothing. "deepspeed" and
+"deepspeed_stack" (with Python functions in the trace) are DeepSpeed's pipeline engine, if that is installed.
 """
 
 import json
@@ -76,16 +77,20 @@ class Stage(PipelineStage):
         return [op for op in super()._get_init_p2p_neighbors_ops() if op.group_peer != dist.get_rank()]
 
 
+def run_timed(tasks, stage, kind, microbatch, run, *args, **kwargs):
+    begin = time.perf_counter()
+    done = run(*args, **kwargs)
+    tasks.append([stage, kind, microbatch, begin * 1e3, time.perf_counter() * 1e3])
+    return done
+
+
 def measured(stage, tasks):
     """The stage whose tasks are measured by this process itself."""
 
     def timed(method, kind):
         def run(microbatch, *args, **kwargs):
-            begin = time.perf_counter()
-            done = method(microbatch, *args, **kwargs)
             found = "I" if kind == "B" and not kwargs.get("full_backward", True) else kind
-            tasks.append([stage.stage_index, found, microbatch, begin * 1e3, time.perf_counter() * 1e3])
-            return done
+            return run_timed(tasks, stage.stage_index, found, microbatch, method, microbatch, *args, **kwargs)
 
         return run
 
@@ -107,10 +112,45 @@ def count_losses(schedule, tasks):
     schedule._compute_loss = run
 
 
+def deepspeed_step(count, spread, tasks):
+    """A function that trains one step in DeepSpeed's engine, whose tasks are measured by this process itself."""
+    import deepspeed
+    from deepspeed.pipe import PipelineModule
+    from deepspeed.runtime.pipe.schedule import BackwardPass, ForwardPass
+
+    deepspeed.init_distributed(dist_backend="gloo")
+    stages = [Slow(i, spread) for i in range(dist.get_world_size())]
+    pipeline = PipelineModule(
+        stages, num_stages=len(stages), loss_fn=torch.nn.functional.mse_loss, partition_method="uniform"
+    )
+    config = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": count}
+    optimizer = torch.optim.SGD(pipeline.parameters(), lr=0.01)
+    engine, *_ = deepspeed.initialize(model=pipeline, optimizer=optimizer, config=config)
+
+    def timed(method, kind):
+        def run(engine, *args, **kwargs):
+            microbatch = sum(task[1] == kind for task in tasks) % count
+            return run_timed(tasks, engine.stage_id, kind, microbatch, method, engine, *args, **kwargs)
+
+        return run
+
+    methods = engine._INSTRUCTION_MAP
+    engine._INSTRUCTION_MAP = {
+        **methods, ForwardPass: timed(methods[ForwardPass], "F"), BackwardPass: timed(methods[BackwardPass], "B")
+    }
+    microbatches = [torch.randn(2, WIDTH) for _ in range(count)]
+    for i, x in enumerate(microbatches):
+        x[:, 0] = i
+    return lambda: engine.train_batch(iter([(x, torch.zeros(2, WIDTH)) for x in microbatches]))
+
+
 def run(folder, case):
     name, count, spread = case.split(":")
     count, spread = int(count), float(spread)
     rank, ranks = dist.get_rank(), dist.get_world_size()
+    if name.startswith("deepspeed"):
+        tasks = []
+        return record(folder, case, tasks, deepspeed_step(count, spread, tasks), with_stack=name.endswith("_stack"))
     ready = name.startswith("ready-")
     if ready:
         _, policy, slots, chunks = name.split("-")
@@ -137,26 +177,36 @@ def run(folder, case):
     x[:, 0] = torch.arange(count).repeat_interleave(2)
     y = torch.randn(count * 2, WIDTH)
 
-    def step():
-        begin = time.perf_counter()
-        schedule.step(*([x] if 0 in positions else []), **({"target": y} if chunks * ranks - 1 in positions else {}))
-        return (time.perf_counter() - begin) * 1e3
+    inputs = [x] if 0 in positions else []
+    targets = {"target": y} if chunks * ranks - 1 in positions else {}
+    record(folder, case, tasks, lambda: schedule.step(*inputs, **targets), ready=ready)
+    if ready:
+        schedule.close()
 
+
+def record(folder, case, tasks, step, ready=False, with_stack=False):
+    """Trains some steps, and writes their trace and what the process measured."""
+    rank = dist.get_rank()
     for _ in range(1 + ready):
         step()
     dist.barrier()
     tasks.clear()
     os.makedirs(f"{folder}/{case}", exist_ok=True)
     times = []
+
+    def measured_step():
+        begin = time.perf_counter()
+        step()
+        times.append((time.perf_counter() - begin) * 1e3)
+
     if ready:
         for _ in range(STEPS):
             dist.barrier()
-            times.append(step())
-        schedule.close()
+            measured_step()
     else:
-        with profile(activities=[ProfilerActivity.CPU]) as recorder:
+        with profile(activities=[ProfilerActivity.CPU], with_stack=with_stack) as recorder:
             for _ in range(STEPS):
-                times.append(step())
+                measured_step()
         recorder.export_chrome_trace(f"{folder}/{case}/rank{rank}.json.gz")
     with open(f"{folder}/{case}/truth{rank}.json", "w") as file:
         json.dump({"tasks": tasks, "steps": times}, file)

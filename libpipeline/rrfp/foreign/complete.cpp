@@ -20,17 +20,19 @@ namespace {
 /// Which tasks of a step a stage has, by chunk and microbatch.
 using task_set = std::set<std::tuple<chunk_id, microbatch_id, task_kind>>;
 
-bool is_whole(const task_set& tasks, const pipeline_shape& shape) {
+/// The first task that a whole step has beside these.
+std::optional<task> missing_in(const task_set& tasks, const pipeline_shape& shape) {
   for (std::uint32_t c = 0; c < shape.chunks; ++c)
     for (std::uint32_t m = 0; m < shape.microbatches; ++m) {
-      const auto has = [&](task_kind k) {
-        return tasks.contains({chunk_id{c}, microbatch_id{m}, k});
-      };
-      const bool backward =
-          has(task_kind::backward_weight) || (has(task_kind::backward) && has(task_kind::weight));
-      if (!has(task_kind::forward) || !backward) return false;
+      const chunk_id chunk{c};
+      const microbatch_id mb{m};
+      const auto has = [&](task_kind k) { return tasks.contains({chunk, mb, k}); };
+      if (!has(task_kind::forward)) return task{task_kind::forward, mb, chunk};
+      if (has(task_kind::backward_weight)) continue;
+      if (!has(task_kind::backward)) return task{task_kind::backward_weight, mb, chunk};
+      if (!has(task_kind::weight)) return task{task_kind::weight, mb, chunk};
     }
-  return true;
+  return std::nullopt;
 }
 
 /// Keeps the steps that are whole on all stages, and numbers them from 1, as users do.
@@ -41,16 +43,23 @@ status keep_whole_steps(std::vector<placed_record>& records, found_run& made) {
     steps[r.what.step][{r.what.replica, r.what.stage}].emplace(r.what.what.chunk, r.what.what.mb,
                                                                r.what.what.kind);
   std::map<step_id, step_id> kept;
-  for (const auto& [step, stages] : steps) {
-    bool whole = stages.size() == std::size_t{run.replicas} * run.shape.stages;
-    for (const auto& [_, tasks] : stages) whole = whole && is_whole(tasks, run.shape);
+  std::string lacks;
+  for (auto& [step, stages] : steps) {
+    bool whole = true;
+    for (std::uint32_t r = 0; whole && r < run.replicas; ++r)
+      for (std::uint32_t s = 0; whole && s < run.shape.stages; ++s) {
+        const auto missing = missing_in(stages[{replica_id{r}, stage_id{s}}], run.shape);
+        whole = !missing;
+        if (missing) lacks = fmt::format("{} of stage {}", to_string(*missing), s);
+      }
     if (whole) kept.emplace(step, step_id{kept.size() + 1});
   }
   if (kept.empty())
-    return error{fmt::format(
-        "{}: expected a step with every task on all {} stages, got none of {}: record a whole step "
-        "on every rank",
-        made.file, run.shape.stages, steps.size())};
+    return error{
+        fmt::format("{}: expected a step with every task on all {} stages, got none of {}, the "
+                    "last one without {}: "
+                    "record a whole step on every rank",
+                    made.file, run.shape.stages, steps.size(), lacks)};
   if (kept.size() < steps.size())
     made.notes.push_back(fmt::format("{} of {} steps are left out: tasks are missing in them.",
                                      steps.size() - kept.size(), steps.size()));

@@ -34,13 +34,27 @@ auto within_time(const std::vector<Record>& list, nanoseconds begin, nanoseconds
   return std::pair{first, std::lower_bound(first, list.end(), std::max(begin, end), before)};
 }
 
-/// The end of the last message that was received by a call in `posted`.
-std::optional<nanoseconds> received_in(const rank_trace& trace, const interval& posted) {
+/// The end of the last message that was sent, or received, by a call in `posted`.
+std::optional<nanoseconds> message_of(const rank_trace& trace, const interval& posted,
+                                      bool is_send) {
   std::optional<nanoseconds> end;
   const auto [first, last] = within_time(trace.transfers, posted.begin, posted.end);
   for (auto t = first; t != last; ++t)
-    if (!t->is_send) end = std::max(end.value_or(t->end), t->end);
+    if (t->is_send == is_send) end = std::max(end.value_or(t->end), t->end);
   return end;
+}
+
+/// Whether the rank does nothing until a message that it sends is on its way: DeepSpeed does so.
+bool waits_for_sends(const rank_trace& trace) {
+  const auto begins_within = [](const auto& list, nanoseconds begin, nanoseconds end) {
+    const auto [first, last] = within_time(list, begin, end);
+    return first != last;
+  };
+  return std::none_of(trace.posts.begin(), trace.posts.end(), [&](const auto& p) {
+    const auto end = p.is_send ? message_of(trace, p, true) : std::nullopt;
+    return end &&
+           (begins_within(trace.operators, p.end, *end) || begins_within(trace.posts, p.end, *end));
+  });
 }
 
 class by_names {
@@ -61,6 +75,10 @@ class by_names {
       if (is_message(r.what) || (has_stages_ && r.virtual_stage == unnamed)) continue;
       found_task t{r, kind_of(r.what), r.virtual_stage, r.microbatch, arrival_of(r)};
       if (t.arrived) t.begin = std::clamp(*t.arrived, t.begin, t.end);
+      // Up to its first operator the schedule prepares the task. A whole backward begins before its
+      // own: autograd starts its engine.
+      const auto [op, after] = within_time(trace_.operators, t.begin, t.end);
+      if (op != after && t.kind != task_kind::backward_weight) t.begin = op->begin;
       // GPipe sends within the interval, after the task.
       if (r.virtual_stage == unnamed) {
         const auto [first, last] = within_time(trace_.posts, t.begin, t.end);
@@ -75,14 +93,14 @@ class by_names {
  private:
   std::optional<nanoseconds> arrival_of(const marked_range& r) const {
     if (r.what == marked::weight) return std::nullopt;
-    if (r.virtual_stage == unnamed) return received_in(trace_, r);
+    if (r.virtual_stage == unnamed) return message_of(trace_, r, false);
     const auto found = receives_.find({r.virtual_stage, r.is_forward, r.microbatch});
     if (found == receives_.end()) return std::nullopt;
     // The last one before the task; the same message comes in every step.
     const marked_range* posted = nullptr;
     for (const auto& p : found->second)
       if (p.begin <= r.begin) posted = &p;
-    return posted == nullptr ? std::nullopt : received_in(trace_, *posted);
+    return posted == nullptr ? std::nullopt : message_of(trace_, *posted, false);
   }
 
   const rank_trace& trace_;
@@ -107,7 +125,8 @@ std::vector<found_task> by_functions(const rank_trace& trace) {
 /// See find_tasks.hpp.
 class by_operators {
  public:
-  explicit by_operators(const rank_trace& trace) : trace_(trace) {
+  explicit by_operators(const rank_trace& trace)
+      : trace_(trace), waits_for_sends_(waits_for_sends(trace)) {
     for (const auto& p : trace.posts) edges_.push_back(p.end);
     for (const auto& t : trace.transfers) edges_.push_back(t.end);
     edges_.insert(edges_.end(), trace.splits.begin(), trace.splits.end());
@@ -167,14 +186,21 @@ class by_operators {
     return edge > operator_before ? edge : first;
   }
 
-  /// The last end of a message, or of a split of the batch, up to `at`; 0: none. 1F1B waits for a
-  /// send only together with a receive, which it posts after it.
+  /// The last end of a message, or of a split of the batch, up to `at`; 0: none, or the optimizer
+  /// ran since. torch's 1F1B waits for a send only together with a receive, which it posts after
+  /// it.
   nanoseconds edge_before(nanoseconds at) const {
     const auto post = std::partition_point(trace_.posts.begin(), trace_.posts.end(),
                                            [&](const message_span& p) { return p.begin <= at; });
-    if (post != trace_.posts.begin() && std::prev(post)->is_send) return std::prev(post)->end;
-    const auto after = std::upper_bound(edges_.begin(), edges_.end(), at);
-    return after == edges_.begin() ? 0 : *std::prev(after);
+    if (!waits_for_sends_ && post != trace_.posts.begin() && std::prev(post)->is_send)
+      return std::prev(post)->end;
+    const auto edge = last_up_to(edges_, at);
+    return last_up_to(trace_.updates, at) > edge ? 0 : edge;
+  }
+
+  static nanoseconds last_up_to(const std::vector<nanoseconds>& times, nanoseconds at) {
+    const auto after = std::upper_bound(times.begin(), times.end(), at);
+    return after == times.begin() ? 0 : *std::prev(after);
   }
 
   found_task forward_at(nanoseconds first, nanoseconds last) const {
@@ -193,8 +219,9 @@ class by_operators {
     for (; o != trace_.operators.end() && o->begin <= std::max(until, last) && !o->is_autograd; ++o)
       f.end = std::max(f.end, o->end);
     const bool is_last = o == trace_.operators.end() || o->begin > until;
-    if (is_last && next != trace_.posts.end() && !waits_between(f.end, until))
-      f.end = std::max(f.end, until);
+    if (is_last && next != trace_.posts.end() && until > f.end + schedule_time &&
+        !waits_between(f.end, until))
+      f.end = until;
     return f;
   }
 
@@ -219,7 +246,12 @@ class by_operators {
     return tasks;
   }
 
+  /// What a schedule at most takes between a task and a message. More than that without an operator
+  /// is the task's.
+  static constexpr nanoseconds schedule_time = 500'000;
+
   const rank_trace& trace_;
+  bool waits_for_sends_;
   std::vector<nanoseconds> edges_;
 };
 

@@ -99,6 +99,7 @@ void rank_trace_filler::count() {
 
 void rank_trace_filler::annotation(interval time, std::string_view name) {
   if (name == "gloo:send" || name == "gloo:recv") return message({time, name == "gloo:send"});
+  if (name.starts_with("Optimizer.step#")) return push(into_.updates, time.end);
   if (name.starts_with("PP:(")) ++into_.overlapped;
   if (auto range = marked_name(name)) {
     static_cast<interval&>(*range) = time;
@@ -153,8 +154,10 @@ void rank_trace_filler::finish(nanoseconds base) {
   for (auto& l : into_.launches) l.at += base;
   std::sort(into_.launches.begin(), into_.launches.end(),
             [](const auto& a, const auto& b) { return a.at < b.at; });
-  for (auto& s : into_.splits) s += base;
-  std::sort(into_.splits.begin(), into_.splits.end());
+  for (auto* ends : {&into_.splits, &into_.updates}) {
+    for (auto& end : *ends) end += base;
+    std::sort(ends->begin(), ends->end());
+  }
 }
 
 }  // namespace rrfp::foreign

@@ -81,7 +81,8 @@ struct rank_trace {
   std::vector<message_span> transfers;  ///< of gloo
   std::vector<operator_span> operators;
   std::vector<gradient_link> links;
-  std::vector<nanoseconds> splits;  ///< ends of the splits of a batch into microbatches
+  std::vector<nanoseconds> splits;   ///< ends of the splits of a batch into microbatches
+  std::vector<nanoseconds> updates;  ///< ends of the steps of torch.optim
   std::vector<kernel_span> kernels;
   std::vector<kernel_launch> launches;
   /// Pairs of an F and a B that DualPipeV runs as one, without times of their own.

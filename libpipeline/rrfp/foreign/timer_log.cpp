@@ -131,6 +131,7 @@ class timer_log {
   }
 
   void add_deepspeed(std::string_view line) {
+    has_deepspeed_ = true;
     const auto rank = whole_after(line, "[Rank ");
     const auto forward = time_after(line, "| fwd_microstep: ");
     const auto backward = time_after(line, "| bwd_microstep: ");
@@ -173,6 +174,8 @@ class timer_log {
           "expected a schedule without interleaving, got virtual_pipeline_model_parallel_size {}: "
           "record it with torch.profiler",
           *chunks)};
+    if (has_megatron_ && has_deepspeed_)
+      return error{"expected timers of Megatron-LM or of DeepSpeed, got both"};
     if (has(&timed_rank::forward) && has(&timed_rank::backward)) return success();
     if (has_megatron_)
       return error{
@@ -290,7 +293,8 @@ class timer_log {
   std::vector<double> measured_;  ///< steps, in milliseconds
   std::string timer_;
   std::uint32_t micro_batches_ = 0, interval_ = 0, reports_ = 0;
-  bool has_megatron_ = false, has_extremes_ = false, is_new_ = false, is_empty_ = true;
+  bool has_megatron_ = false, has_deepspeed_ = false, has_extremes_ = false;
+  bool is_new_ = false, is_empty_ = true;
 };
 
 }  // namespace

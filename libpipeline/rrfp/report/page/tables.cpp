@@ -72,7 +72,8 @@ std::string load_table(const examined_run& r, nanoseconds longest) {
     t.cell(percent(share(b.busy(), b.wall)));
     t.cell(time_text(b.delay / b.ranks, longest));
     t.cell(std::to_string(r.slots_peak(s)));
-    t.cell(fmt::format("{:.2f}", mebibytes(r.bytes_peak(s))));
+    const auto bytes = r.bytes_peak(s);
+    t.cell(bytes == 0 ? "-" : fmt::format("{:.2f}", mebibytes(bytes)));
   }
   return t.finish();
 }
@@ -185,7 +186,8 @@ std::string cards_of(const runs_list& runs) {
       item("speed-up", fmt::format("{:.2f}x", runs.front().figures.step_ms / f.step_ms));
     item("bubble", percent(f.bubble));
     item("slots", std::to_string(f.slots_peak));
-    item("peak MiB", fmt::format("{:.1f}", mebibytes(f.bytes_peak)));
+    // The traces of others do not say it.
+    if (f.bytes_peak > 0) item("peak MiB", fmt::format("{:.1f}", mebibytes(f.bytes_peak)));
     out += "</dl></div>\n";
   }
   return out + "</div>\n";
