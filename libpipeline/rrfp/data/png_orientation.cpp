@@ -96,10 +96,12 @@ struct metadata_chunks {
   }
 
   std::uint32_t orientation() const {
-    auto block = exif;
-    if (const auto text = !block && profile ? profile->text() : std::nullopt)
-      block = bytes_of_profile(*text);
-    if (const auto value = block ? orientation_in_exif(*block) : std::nullopt) return *value;
+    std::optional<std::uint32_t> value;
+    if (exif)
+      value = orientation_in_exif(*exif);
+    else if (const auto text = profile ? profile->text() : std::nullopt)
+      value = orientation_in_exif(bytes_of_profile(*text));
+    if (value) return *value;
     const auto packet = xmp ? xmp->text() : std::nullopt;
     return (packet ? orientation_in_xmp(*packet) : std::nullopt).value_or(1);
   }
