@@ -56,10 +56,14 @@ std::vector<metric> idle_metrics() {
   return all;
 }
 
-std::vector<metric> memory_metrics() {
-  return {{"peak slots on a stage", [](const auto& r) { return double(r.figures.slots_peak); }, 0},
-          {"peak activation MiB of a rank",
-           [](const auto& r) { return mebibytes(r.figures.bytes_peak); }}};
+std::vector<metric> memory_metrics(const std::vector<examined_run>& runs) {
+  std::vector<metric> all{
+      {"peak slots on a stage", [](const auto& r) { return double(r.figures.slots_peak); }, 0}};
+  const auto says_bytes = [](const auto& r) { return r.figures.bytes_peak > 0; };
+  if (std::any_of(runs.begin(), runs.end(), says_bytes))
+    all.push_back({"peak activation MiB of a rank",
+                   [](const auto& r) { return mebibytes(r.figures.bytes_peak); }});
+  return all;
 }
 
 std::vector<metric> path_metrics() {
@@ -116,7 +120,7 @@ std::string comparison_of(const std::vector<examined_run>& runs) {
                       html::escaped(runs.front().line->run->title));
   return out + "<div class=\"pair\">\n<div>\n" +
          metric_table(runs, "Duration, ms", duration_metrics()) +
-         metric_table(runs, "Memory", memory_metrics()) + "</div>\n<div>\n" +
+         metric_table(runs, "Memory", memory_metrics(runs)) + "</div>\n<div>\n" +
          metric_table(runs, "Load, ms per rank", load_metrics()) + "</div>\n<div>\n" +
          metric_table(runs, "Idle, ms per rank", idle_metrics()) + "</div>\n<div>\n" +
          metric_table(runs, "Critical path, ms", path_metrics()) + "</div>\n</div>\n";

@@ -57,6 +57,8 @@
   }
   const size = bytes => bytes >= 1 << 20 ? (bytes / (1 << 20)).toFixed(1) + ' MiB'
                                          : (bytes / 1024).toFixed(1) + ' KiB';
+  // The traces of others do not say bytes.
+  const sizeAfter = (text, bytes) => bytes > 0 ? `${text}, ${size(bytes)}` : text;
 
   // The first of the sorted items whose end lies behind `t`.
   function firstAfter(items, t, endOf) {
@@ -208,8 +210,8 @@
           `<path class="bytes" d="${line}H${end}"/>`;
       out += `<line class="rule" x1="${left}" x2="${edge}" y1="${bottom}" y2="${bottom}"/>` +
           `<text x="0" y="${bottom - 13}">${escaped(stage.name)}</text>` +
-          `<text class="soft" x="0" y="${bottom - 1}" style="font-size:9.5px">≤ ${stage.slots}, ${
-              size(stage.bytes)}</text>`;
+          `<text class="soft" x="0" y="${bottom - 1}" style="font-size:9.5px">${
+              sizeAfter(`≤ ${stage.slots}`, stage.bytes)}</text>`;
     });
     return out;
   }
@@ -297,8 +299,8 @@
       if (!stage) return null;
       const held = heldAt(stage, t);
       return [
-        stage.name, `at ${moment(panel, t)}: ${held[1]} slots, ${size(held[2])}`,
-        `peak: ${stage.slots} slots, ${size(stage.bytes)}`
+        stage.name, sizeAfter(`at ${moment(panel, t)}: ${held[1]} slots`, held[2]),
+        sizeAfter(`peak: ${stage.slots} slots`, stage.bytes)
       ];
     }
     const i = run.lanes.findIndex((_, n) => y >= laneTop(run, n) && y < laneTop(run, n) + run.height);
