@@ -271,7 +271,7 @@ class timer_log {
   /// What the log itself says about the steps.
   void compare(found_run& made) const {
     if (measured_.empty()) return;
-    std::map<step_id, std::pair<nanoseconds, nanoseconds>> spans;
+    std::map<step_id, std::pair<report::nanoseconds, report::nanoseconds>> spans;
     for (const auto& t : made.run.tasks) {
       auto& [begin, end] = spans.try_emplace(t.step, t.begin, t.end).first->second;
       begin = std::min(begin, t.begin);
