@@ -107,6 +107,9 @@ function(rrfp_set_test name)
       # The thread sanitizer does not see how OpenMP's threads, which serve libtorch alone, wait for each other.
       OMP_NUM_THREADS=1)
   endif()
+  if(CMAKE_CROSSCOMPILING)
+    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 10")  # an emulator runs them
+  endif()
   # Tests with a long limit start first, so that none is left alone at the end of a parallel run.
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT}
     ENVIRONMENT "${arg_ENVIRONMENT}")

@@ -1,4 +1,4 @@
-/// Submits deploy/slurm/rrfp.sbatch: munged, slurmctld and two slurmd run on this machine, in a
+/// Submits deploy/slurm/rrfp.sbatch: munged, slurmctld and three slurmd run on this machine, in a
 /// network namespace with only loopback. If they are not installed or cannot run, the program ends
 /// with code 77: skipped.
 #include <catch2/catch.hpp>
@@ -50,7 +50,7 @@ void enter_own_network() {
     skip("a network namespace cannot be set up (needs ip)");
 }
 
-/// A cluster of two nodes, rrfp-a and rrfp-b. The destructor stops everything.
+/// A cluster of three nodes, rrfp-a to rrfp-c. The destructor stops everything.
 class cluster {
  public:
   cluster() {
@@ -72,9 +72,9 @@ class cluster {
                     std::chrono::seconds{20}))
       give_up("munged does not run here: ");
     start({"/usr/sbin/slurmctld", "-D", "-i"});
-    for (const std::string node : {"rrfp-a", "rrfp-b"})
+    for (const std::string node : {"rrfp-a", "rrfp-b", "rrfp-c"})
       start({"/usr/sbin/slurmd", "-D", "-N", node});
-    if (!eventually([] { return shell("sinfo -h -o %t:%D").out == "idle:2\n"; },
+    if (!eventually([] { return shell("sinfo -h -o %t:%D").out == "idle:3\n"; },
                     std::chrono::seconds{60}))
       give_up("slurmctld and slurmd do not run here: ");
   }
@@ -102,6 +102,16 @@ class cluster {
   }
   std::string state(const std::string& job) const { return shell("scontrol show job " + job).out; }
 
+  /// As if the machine of a node lost its power: slurmd, the daemons of its steps and its tasks end
+  /// without a word.
+  void lose(const std::string& node, const std::string& job_file) const {
+    shell("kill -KILL $(cat " + (folder_ / ("slurmd-" + node + ".pid")) +
+          "); for p in $(pgrep -f ' " + job_file + "'); do grep -qz '^SLURMD_NODENAME=" + node +
+          "$' /proc/$p/environ && for q in $(ps -o ppid= $p) $p; do "
+          "case $(cat /proc/$q/comm) in slurmstepd | bash | rrfp-node) kill -KILL $q ;; esac; "
+          "done; done");
+  }
+
  private:
   /// Starts a daemon that dies with the test.
   void start(const std::vector<std::string>& arguments) {
@@ -128,11 +138,12 @@ class cluster {
            "\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nMpiDefault=none\n"
            "SelectType=select/linear\nJobAcctGatherType=jobacct_gather/none\n"
            "AccountingStorageType=accounting_storage/none\nSlurmdParameters=config_overrides\n"
-           "ReturnToService=2\nKillWait=60\n"
+           "ReturnToService=2\nKillWait=60\nSlurmdTimeout=5\n"
            "NodeName=rrfp-a NodeHostname=" +
            name + " NodeAddr=127.0.0.1 Port=26818 CPUs=1\n" +
            "NodeName=rrfp-b NodeHostname=" + name + " NodeAddr=127.0.0.1 Port=26819 CPUs=1\n" +
-           "PartitionName=test Nodes=rrfp-a,rrfp-b Default=YES MaxTime=INFINITE State=UP\n";
+           "NodeName=rrfp-c NodeHostname=" + name + " NodeAddr=127.0.0.1 Port=26820 CPUs=1\n" +
+           "PartitionName=test Nodes=rrfp-a,rrfp-b,rrfp-c Default=YES MaxTime=INFINITE State=UP\n";
   }
 
   scratch_folder folder_;
@@ -227,4 +238,25 @@ TEST_CASE("Slurm trains a job on two nodes, and scancel ends it with a checkpoin
   INFO(text_of(log_of_drained) << slurm.state(restarted));
   CHECK_THAT(slurm.state(restarted), Contains("JobState=CANCELLED"));
   CHECK_THAT(text_of(log_of_drained), Contains("allocated: interrupted after "));
+}
+
+TEST_CASE("Slurm loses a machine, and the job goes on with a spare node") {
+  const scratch_folder folder;
+  const auto job = folder / "job.toml";
+  std::ofstream{job} << job_text;
+  const cluster slurm;
+
+  const auto log = folder / "spare.log";
+  const auto submitted = slurm.submit(log, job + " --set train.steps=1000 --set recovery.spares=1",
+                                      "--nodes=3 --no-kill --export=ALL,RRFP_RESTARTS=3");
+  const bool trains =
+      eventually([&] { return text_of(log).find("  step 1/") != std::string::npos; },
+                 std::chrono::seconds{60});
+  INFO(text_of(log));
+  REQUIRE(trains);
+  slurm.lose("rrfp-b", job);
+  CHECK(slurm.is_over(std::chrono::seconds{120}));
+  INFO(text_of(log) << slurm.state(submitted) << shell("sinfo -N").out);
+  CHECK_THAT(slurm.state(submitted), Contains("JobState=COMPLETED") && Contains("ExitCode=0:0"));
+  CHECK_THAT(text_of(log), Contains("goes on without node 1") && Contains("step 1000/1000"));
 }

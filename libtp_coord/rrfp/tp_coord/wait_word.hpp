@@ -16,6 +16,8 @@ void wake_all(std::atomic<std::uint32_t>& word);
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
 #endif
 }
 
