@@ -46,7 +46,6 @@ status validate(const conditions& c) {
     return error{std::string(key) + ": expected a number from " + std::to_string(low) + " to " +
                  std::to_string(high) + ", got " + std::to_string(x)};
   };
-  if (auto ok = within("spread_sigma", c.spread_sigma, 0, 10); !ok) return ok;
   if (auto ok = within("stall_probability", c.stall_probability, 0, 1); !ok) return ok;
   if (auto ok = within("stall_factor", c.stall_factor, 0, 1e6); !ok) return ok;
   if (auto ok = within("stall_alpha", c.stall_alpha, 1, 1e6); !ok) return ok;
@@ -111,7 +110,7 @@ double disturbed_times::spread_ms(salt purpose, step_id step, virtual_stage_id t
                       pack(to.value(), is_backward(t.kind) ? 1 : 0),
                       pack(rank.value(), t.mb.value())};
   if (c.spread == link_spread::lognormal)
-    return own_ms * std::exp(c.spread_sigma * random.normal());
+    return own_ms * std::exp(measured_link_sigma * random.normal());
   if (random.uniform() >= c.stall_probability) return own_ms;
   const auto unit_ms = c.stall_unit_ms > 0 ? c.stall_unit_ms : own_ms;
   return own_ms + unit_ms * c.stall_factor * std::pow(1 - random.uniform(), -1 / c.stall_alpha);

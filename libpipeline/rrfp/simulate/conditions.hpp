@@ -37,7 +37,7 @@ inline constexpr double measured_link_sigma = 2.478;
 inline constexpr double loss_probability_max = 0.9;
 
 /// The factor on a message's own time (bytes over bandwidth, plus latency).
-/// none: 1. lognormal: log-normal with median 1. stalls: 1, but with probability
+/// none: 1. lognormal: log-normal with median 1 and `measured_link_sigma`. stalls: 1, but with probability
 /// `stall_probability` the message takes extra time: stall_factor * (1 - U)^(-1 / stall_alpha)
 /// times its own time (or times `stall_unit_ms`).
 enum class link_spread : std::uint8_t { none, lognormal, stalls };
@@ -54,7 +54,6 @@ std::string_view name(rank_delays d);
 
 struct conditions : jitter_options {
   link_spread spread = link_spread::none;
-  double spread_sigma = measured_link_sigma;
   double stall_probability = 0.375;
   double stall_factor = 48.97;
   double stall_alpha = 11.09;
