@@ -269,7 +269,7 @@ double simulated(const packed& all, std::uint32_t stages, const way& how, std::u
     const auto level = weather::conditions_of("measured");
     static_cast<weather::conditions&>(options.jitter) = level.value();
     options.jitter.seed = seed + (std::uint64_t{d} << 32);
-    const auto costs = value_or_exit(simulate::stage_costs::make(shape, options));
+    const auto costs = simulate::stage_costs(shape, options);
     simulate::plan plan;
     plan.shape = shape;
     plan.steps = all.size();

@@ -73,12 +73,12 @@ double simulated(const setting& c) {
         options.durations.push_back({ms, ms, ms, {}});
         times.push_back({ms * shape.microbatches, double(shape.microbatches)});
       }
-      const auto costs = simulate::stage_costs::make(shape, options);
+      const simulate::stage_costs costs{shape, options};
       simulate::plan plan;
       plan.shape = shape;
       plan.rule.make_policy = bfw_plus();
       plan.limit = limit;
-      const auto ran = simulate::run(plan, *costs);
+      const auto ran = simulate::run(plan, costs);
       last = std::max(last, static_cast<double>(ran->steps.front().makespan) * 1e-6);
     }
     planner.observe(counts, times);

@@ -48,7 +48,7 @@ simulate::stage_costs costs_of(const pipeline_shape& shape, bool jitter) {
     options.jitter.link = weather::link_jitter::exponential;
     options.jitter.link_mean_ms = 0.3;
   }
-  return value_or_exit(simulate::stage_costs::make(shape, options));
+  return simulate::stage_costs(shape, options);
 }
 
 void measure(const pipeline_shape& shape, const bench_case& c, int repeats) {

@@ -17,7 +17,8 @@ TEST_CASE(
         return {[=](const copies_arrive&) { ++*count; }, [=](const failed&) { self->quit(); }};
       },
       &heard);
-  run_context context;
+  const session_setup setup;
+  run_context context{setup};
   context.counters = std::make_shared<metrics::run_counters>();
   context.actors.bind({actor_kind::job}, job);
   CHECK(context.silence() > 1'000'000'000);  // never any progress

@@ -45,8 +45,7 @@ inline std::shared_ptr<const policy_set> policies_of(const choice_of_run& c,
   rounds.shape = shape;
   rounds.rule = {
       [policies](const pipeline_shape&, stage_id stage) { return policies->make(stage); }};
-  auto costs = simulate::stage_costs::make(shape, {});
-  auto order = simulate::nominal_sequences(rounds, *costs);
+  auto order = simulate::nominal_sequences(rounds, simulate::stage_costs{shape, {}});
   RRFP_CHECK(order.ok(), "rounds become a sequence");
   return make_fixed_policy_set(c.policy, std::move(*order));
 }

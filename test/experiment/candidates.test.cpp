@@ -41,7 +41,7 @@ simulate::stage_costs ranks_apart(const pipeline_shape& shape, std::uint32_t ran
   options.jitter.link = weather::link_jitter::exponential;
   options.jitter.link_mean_ms = 1;
   options.jitter.ranks = weather::rank_delays::apart;
-  return *simulate::stage_costs::make(shape, options);
+  return simulate::stage_costs(shape, options);
 }
 
 simulate::plan plan_of(std::string_view name, const pipeline_shape& shape, std::uint32_t ranks) {

@@ -27,9 +27,8 @@ simulate::nanoseconds makespan(const std::shared_ptr<const policy_set>& set) {
   p.shape = shape;
   p.rule = {[set](const pipeline_shape&, stage_id s) { return set->make(s); }};
   p.limit.slots = 8;
-  const auto costs = simulate::stage_costs::make(shape, {});
-  REQUIRE(costs.ok());
-  const auto ran = simulate::run(p, *costs);
+  const simulate::stage_costs costs{shape, {}};
+  const auto ran = simulate::run(p, costs);
   INFO((ran ? "" : ran.message()));
   REQUIRE(ran.ok());
   return ran->makespan;

@@ -250,6 +250,24 @@ TEST_CASE("A profile sets the times of [cost]; keys of the job override it") {
   CHECK(b.cost.link_ms == 0.5);
 }
 
+TEST_CASE("Held-out data has one of the kinds of the data, and its other keys") {
+  const auto held_out = [](const std::string& key) {
+    return job::held_out_data(
+        good("[data]\nshapes = 9\nshapes_seed = 4\nmicrobatch_size = 3\n[eval]\n" + key));
+  };
+  CHECK_FALSE(held_out(""));
+  const texts of_kind{"/a"};
+  CHECK(held_out("text = \"/a\"")->text == of_kind);
+  CHECK(held_out("jsonl = \"/a\"")->jsonl == of_kind);
+  CHECK(held_out("tokens = \"/a\"")->tokens == of_kind);
+  CHECK(held_out("images = \"/a\"")->images == of_kind);
+  const auto d = *held_out("shapes = 5");
+  CHECK(d.shapes == 5);
+  CHECK(d.shapes_seed == 5);  // not the samples that the job trains on
+  CHECK(d.microbatch_size == 3);
+  CHECK(d.order == job::sample_order::file);
+}
+
 TEST_CASE("A preset, its machine and its images are read, and change the job") {
   const auto j = good(
       "[pipeline]\nstages = 4\n[cost]\npreset = \"qwen3-1.7b-vit-h\"\nsamples = 2\n"
@@ -266,6 +284,30 @@ TEST_CASE("A preset, its machine and its images are read, and change the job") {
                       "cost.speed", "machine.tflops", "images.spread", "images.mean"});
   CHECK(good(job::to_toml(j)) == j);
   CHECK(good("[cost]\npreset = \"none\"\n").cost.preset.empty());
+}
+
+TEST_CASE("Every key of a machine changes the times of a preset") {
+  const auto of = [](const std::string& machine) {
+    return *job::workload_of(good("[pipeline]\nstages = 2\n[cost]\npreset = \"gpt3-large\"\n"
+                                  "[machine]\n" +
+                                  machine))
+                .value();
+  };
+  const workload::load one{};
+  const auto bytes = of("").message_bytes(stage_id{0}, one);
+  CHECK(of("within_us = 3").empty_message_ms(stage_id{0}) == Approx(0.003));
+  CHECK(of("within_us = 0\nwithin_gb_s = 2").message_ms(stage_id{0}, one) == Approx(bytes / 2e6));
+  CHECK(of("group = 1\nbetween_us = 7").empty_message_ms(stage_id{0}) == Approx(0.007));
+  CHECK(of("group = 1\nbetween_us = 0\nbetween_gb_s = 4").message_ms(stage_id{0}, one) ==
+        Approx(bytes / 4e6));
+  const auto forward_ms = [&](const std::string& machine) {
+    return of(machine).stage(stage_id{0}, one).forward_ms;
+  };
+  const auto usual = forward_ms("");
+  CHECK(forward_ms("tflops = 30") > usual);
+  CHECK(forward_ms("memory_gb_s = 1") > usual);
+  CHECK(forward_ms("efficiency = 0.1") > usual);
+  CHECK(forward_ms("layer_us = 10") > usual);
 }
 
 TEST_CASE("The histogram of a job is read with it") {

@@ -52,6 +52,7 @@ value other_value(const key& k) {
                                  value{std::string{"blocking"}},
                                  value{std::string{"even"}},
                                  value{std::string{"lognormal"}},
+                                 value{std::string{"uniform"}},
                                  value{folder.write("h.csv", "tokens,count\n1,1\n")},
                                  value{std::string{"stalls"}},
                                  value{std::string{"fixed"}},

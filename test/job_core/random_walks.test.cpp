@@ -164,6 +164,7 @@ class driver {
   }
 
   void answer(const job_action::begin_step& a) {
+    CHECK(a.gradients_wait == accumulates_);
     if (!is_evaluation(a.step)) accumulates_ = a.accumulates;
     for_each_stage([&](auto s) { due_.push_back(job_event::stage_ended{a.step, s}); });
   }

@@ -138,7 +138,8 @@ std::string text_of(step_id s) {
 std::string told(const std::string& text) { return text.empty() ? "" : ": " + text; }
 
 std::string line_of(const job_action::begin_step& a) {
-  return "begin_step " + text_of(a.step) + (a.accumulates ? " accumulates" : "");
+  return "begin_step " + text_of(a.step) + (a.accumulates ? " accumulates" : "") +
+         (a.gradients_wait ? " gradients_wait" : "");
 }
 std::string line_of(const job_action::add_up& a) { return "add_up " + text_of(a.step); }
 std::string line_of(const job_action::apply_update& a) { return "apply_update " + text_of(a.step); }

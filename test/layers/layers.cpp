@@ -149,8 +149,8 @@ constexpr std::string_view actors_folder = "libactors/rrfp/actors/";
 const std::map<std::string, names, std::less<>> core_parts{
     {"job", {"job_core", "job_core_saves", "job_events"}},
     {"membership",
-     {"clock_filter", "follower_core", "leader_choice", "leader_core", "membership_common",
-      "membership_events", "membership_messages"}},
+     {"clock_filter", "follower_core", "leader_choice", "leader_core", "leader_core_joining",
+      "membership_common", "membership_events", "membership_messages"}},
     {"transport",
      {"connections", "message_header", "ordered_inbox", "sequence_window", "transport_core",
       "transport_frames"}},

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include <rrfp/core/transcript.hpp>
+#include "../support/parse_event.hpp"
 
 namespace rrfp {
 namespace {
@@ -29,7 +30,7 @@ TEST_CASE("Every event is restored from its line") {
   };
   for (const auto& [e, line] : lines) {
     CHECK(to_line(e) == line);
-    const auto parsed = parse_event(line);
+    const auto parsed = testing::parse_event(line);
     REQUIRE(parsed.ok());
     CHECK(*parsed == e);
   }
@@ -82,7 +83,7 @@ TEST_CASE("A line that is not an event is quoted in the error with what was expe
       {"finished 1 on 0", "expected 'finished NUMBER rank NUMBER', got 'finished 1 on 0'"},
   };
   for (const auto& [line, wanted] : lines) {
-    const auto parsed = parse_event(line);
+    const auto parsed = testing::parse_event(line);
     REQUIRE_FALSE(parsed.ok());
     CHECK_THAT(parsed.message(), Catch::StartsWith(wanted));
   }

@@ -75,19 +75,17 @@ TEST_CASE("given delays are added to the costs and the jitter") {
   stage_costs_options options;
   options.activation_ms = 0.5;
   options.jitter.compute = weather::compute_jitter::lognormal;
-  const auto without = stage_costs::make(shape, options);
+  const stage_costs without{shape, options};
   options.delays =
       std::make_shared<const given_delays>(parse_well("1,1,0,1,F,7\n1,1,0,1,act,9\n", shape));
-  const auto with = stage_costs::make(shape, options);
-  REQUIRE(with.ok());
+  const stage_costs with{shape, options};
   const step_id step{4};
   const auto f1 = of(task_kind::forward, 1);
-  CHECK(with->compute(step, stage_id{1}, f1) ==
-        without->compute(step, stage_id{1}, f1) + 7'000'000);
-  CHECK(with->compute(step, stage_id{0}, f1) == without->compute(step, stage_id{0}, f1));
-  CHECK(with->link(step, virtual_stage_id{1}, f1) == 9'500'000);
-  CHECK(with->undisturbed().compute(step, stage_id{1}, f1) == 1'000'000);
-  CHECK(with->undisturbed().link(step, virtual_stage_id{1}, f1) == 500'000);
+  CHECK(with.compute(step, stage_id{1}, f1) == without.compute(step, stage_id{1}, f1) + 7'000'000);
+  CHECK(with.compute(step, stage_id{0}, f1) == without.compute(step, stage_id{0}, f1));
+  CHECK(with.link(step, virtual_stage_id{1}, f1) == 9'500'000);
+  CHECK(with.undisturbed().compute(step, stage_id{1}, f1) == 1'000'000);
+  CHECK(with.undisturbed().link(step, virtual_stage_id{1}, f1) == 500'000);
 }
 
 }  // namespace rrfp::simulate

@@ -58,7 +58,7 @@ stage_costs ranks_apart(const pipeline_shape& shape, std::uint32_t ranks, std::u
   options.jitter.link = weather::link_jitter::exponential;
   options.jitter.link_mean_ms = 1;
   options.jitter.ranks = weather::rank_delays::apart;
-  return *stage_costs::make(shape, options);
+  return stage_costs(shape, options);
 }
 
 }  // namespace

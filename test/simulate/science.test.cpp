@@ -33,7 +33,7 @@ double total_ms(const plan& p, const weather::conditions& jitter) {
     options.jitter.seed = seed;
     const double chunk_ms = 1.0 / p.shape.chunks;
     options.durations = {{chunk_ms, chunk_ms, chunk_ms, {}}};
-    total += static_cast<double>(run_well(p, *stage_costs::make(p.shape, options)).makespan) / 1e6;
+    total += static_cast<double>(run_well(p, stage_costs(p.shape, options)).makespan) / 1e6;
   }
   return total;
 }
@@ -93,7 +93,7 @@ TEST_CASE("BFW with 2p slots gains about 1.45 over in-order 1F1B on the same tra
 }
 
 TEST_CASE("without jitter, BF with 2p slots is exactly 1F1B, and BFW fills its bubbles") {
-  const stage_costs calm = *stage_costs::make(sixteen, {});
+  const stage_costs calm{sixteen, {}};
   const auto baseline = run_well(plan_of("one_f_one_b", dispatch_mode::in_order), calm);
   CHECK(baseline.makespan == (64 + 15) * 3'000'000);
   CHECK(baseline.lower_bound == baseline.makespan);

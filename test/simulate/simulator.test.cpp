@@ -338,7 +338,7 @@ TEST_CASE(
   auto rounds = ready_plan(bf_hint(shape, false));
   rounds.limit.slots = 4;
   rounds.steps = 5;
-  const auto costs = *stage_costs::make(shape, {});
+  const auto costs = stage_costs(shape, {});
   const auto orders = nominal_sequences(rounds, costs);
   REQUIRE(orders.ok());
   CHECK(check_sequences(shape, *orders).ok());

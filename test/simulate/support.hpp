@@ -105,7 +105,7 @@ inline stage_costs jittered_costs(const pipeline_shape& shape, std::uint64_t see
   options.jitter.compute_sigma = 0.5;
   options.jitter.link = weather::link_jitter::exponential;
   options.jitter.link_mean_ms = link_ms;
-  return *stage_costs::make(shape, options);
+  return stage_costs(shape, options);
 }
 
 }  // namespace rrfp::simulate::testing

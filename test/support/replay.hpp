@@ -13,6 +13,8 @@
 #include <rrfp/core/transcript.hpp>
 #include <rrfp/simulate/simulator.hpp>
 
+#include "parse_event.hpp"
+
 namespace rrfp::simulate {
 
 /// The lines of every stage of a run.
@@ -55,7 +57,7 @@ inline status replay(const stage_config& config, policy_factory make_policy,
       continue;
     }
     if (!actions.empty()) return at_line("'" + line + "'", "'" + to_line(actions.front()) + "'");
-    const auto parsed = parse_event(line);
+    const auto parsed = testing::parse_event(line);
     if (!parsed) return error{"line " + std::to_string(number) + ": " + parsed.message()};
     actions = core.on(*parsed);
   }

@@ -8,6 +8,8 @@
 #include <rrfp/core/stage_core.hpp>
 #include <rrfp/core/transcript.hpp>
 
+#include "parse_event.hpp"
+
 namespace rrfp::testing {
 
 /// Lines that start with a space are the expected actions and are not read. Leading and trailing

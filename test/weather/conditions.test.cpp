@@ -229,18 +229,4 @@ TEST_CASE("splitting backward changes no disturbance") {
   }
 }
 
-TEST_CASE("an invalid condition is named with its valid range") {
-  CHECK(validate(conditions{}).ok());
-  CHECK(validate(*conditions_of("measured")).ok());
-  conditions c;
-  c.stall_probability = 2;
-  CHECK(validate(c).message().starts_with("stall_probability: expected a number from 0"));
-  c = {};
-  c.pause_ms = -1;
-  CHECK(validate(c).message().starts_with("pause_ms: "));
-  c = {};
-  c.link_alpha = 0;
-  CHECK(validate(c).message().starts_with("link_alpha: "));
-}
-
 }  // namespace rrfp::weather

@@ -58,18 +58,9 @@ TEST_CASE("uniform lengths range from 1 to twice the mean") {
   CHECK(mean_of(shares) == Approx(10).epsilon(0.01));
   CHECK(mean_text(options) == 10);
   CHECK(census({text_spread::uniform, 1}).size() == 1);
-}
-
-TEST_CASE("log-normal lengths have their mean before the cut") {
-  text_options options{text_spread::lognormal, 300, 0.8, text_tokens_max};
-  CHECK(mean_of(census(options)) == Approx(300).epsilon(0.02));
-  options.most = 256;
-  const auto cut = census(options);
-  CHECK(cut.rbegin()->first == 256);
-  CHECK(cut.rbegin()->second > 0.3);
-  options.sigma = 0;
-  options.most = 1000;
-  CHECK(census(options).begin()->first == 300);
+  const auto cut = census({text_spread::uniform, 10, 15});
+  CHECK(cut.rbegin()->first == 15);
+  CHECK(cut.rbegin()->second > 0.2);
 }
 
 TEST_CASE("lengths of a histogram come as often as it says") {
@@ -116,7 +107,8 @@ TEST_CASE("a bad histogram is refused with its line") {
 TEST_CASE("the tokens of a sample are those of its text and of its images") {
   const auto m = *preset("qwen3-1.7b-vit-h");
   const image_counts two{image_spread::fixed, 2, 4};
-  const text_options texts{text_spread::lognormal, 100, 0};
+  text_options texts{text_spread::histogram};
+  texts.bins = {{100, 1}};
   const auto l = load_source{m, 3, two, texts, {}, 1}.of(step_id{0}, 0);
   CHECK(l.samples == 3);
   CHECK(l.images == 6);

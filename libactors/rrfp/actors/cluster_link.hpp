@@ -58,11 +58,11 @@ class cluster_link {
   directory::send_function mail_sender() const {
     return [&wire = wire_](node_id to, std::string mail) { wire.send_mail(to, std::move(mail)); };
   }
-  /// From now on `actors`, which must outlive the transport, gets the mail of other nodes. Waits
+  /// Gives the mail of other nodes to `actors`, which must outlive the transport. Waits
   /// until every node has called this: then all actors of all nodes are bound. The error is the
   /// same on all nodes: a node cannot reach another one, was lost, or did not answer in time.
   status meet(const directory& actors);
-  /// From now on `watcher` receives node_lost and node_unreachable, also for nodes lost earlier.
+  /// Posts node_lost and node_unreachable to `watcher` from now on, also for nodes lost earlier.
   /// Null: no actor receives them. In any case the transport waits no longer for a lost node.
   void watch(const caf::actor& watcher);
   /// Before the transport is destroyed.

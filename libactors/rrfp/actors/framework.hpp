@@ -43,9 +43,9 @@ class agent_store {
   agent_store& operator=(const agent_store&) = delete;
   virtual ~agent_store() = default;
 
-  /// For node 0.
+  /// Tells the port of node 0 to the others. Called on node 0.
   virtual status publish(std::uint16_t port) = 0;
-  /// For the other nodes: waits until node 0 has published its port. Error: node_lost after the
+  /// Waits until node 0 has published its port. Called on the others. Error: node_lost after the
   /// limit; interrupted.
   virtual result<std::uint16_t> find(const std::stop_token& stop) = 0;
 };

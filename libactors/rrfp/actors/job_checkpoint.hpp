@@ -14,7 +14,7 @@
 
 namespace rrfp::actors {
 
-/// Nothing if the job makes no checkpoints. The caller opens the ring.
+/// How the job saves; nothing if it makes no checkpoints. The caller opens the ring.
 std::optional<checkpoint_setup> checkpoint_setup_of(const job::job& j,
                                                     std::vector<checkpoint::setting> identity);
 

@@ -1,4 +1,4 @@
-/// From a job file to a session, on one node or on several.
+/// Makes the session of a job, on one node or on several.
 #pragma once
 
 #include <cstdint>

@@ -161,7 +161,7 @@ class job_member {
   /// Joins the other nodes, unless this process is joined, agrees with them on the next run, and
   /// opens its session. False: the job has ended for this process, as outcome() says.
   bool begin();
-  /// Of the run that has begun, until end().
+  /// The run that has begun, and its session; until end().
   const begun_run& run() const;
   actors::session& session() const;
   /// The session has run. It is destroyed.

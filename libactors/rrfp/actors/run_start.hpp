@@ -42,7 +42,7 @@ struct run_start {
   std::vector<std::string> notes;
 };
 
-/// To be called on all nodes before each run, with all runs of the job. `mine`: what this node
+/// Agrees where the next run begins; called on all nodes, with all runs. `mine`: what this node
 /// knows of the job. `members` is null if there is one node. The error is the same on all nodes:
 /// other data than on node 0, those of hold_checkpoints(), or a lost node.
 result<run_start> agree_on_start(membership* members, std::span<const opened_run> runs,

@@ -54,7 +54,6 @@ class session::impl {
     if (setup_.checkpoint) {
       saver = std::make_unique<compute_thread>("checkpoint");
       context->saver = saver.get();
-      context->checkpoint_dir = setup_.checkpoint->dir;
     }
     if (auto ready = connect(*context, link.get(), std::move(opened_.wire)); !ready)
       return ended_early(ready.failure());
@@ -143,7 +142,7 @@ class session::impl {
     std::shared_ptr<run_context> context;
     if (link != nullptr) {
       context = std::make_shared<run_context>(
-          cluster_->members->node(),
+          setup_, cluster_->members->node(),
           [this](const rank_address& a) {
             return cluster_->places.node_of(a.replica, a.stage, a.rank);
           },
@@ -153,20 +152,11 @@ class session::impl {
       context->nodes = cluster_->places.nodes();
       context->absent = cluster_->start.absent;
     } else {
-      context = std::make_shared<run_context>();
+      context = std::make_shared<run_context>(setup_);
     }
     context->start = start;
-    context->shape = setup_.shape;
     context->counters = counters_;
     context->watches = hosted_.watches();
-    context->on_report = setup_.on_report;
-    context->ranks = setup_.ranks;
-    context->replicas = setup_.replicas;
-    context->delay = setup_.delays.compute;
-    if (setup_.emulated) context->emulated_time = setup_.emulated->task_ms;
-    context->trace = setup_.trace;
-    context->record_transcripts = setup_.record_transcripts;
-    context->on_step = setup_.on_step;
     return context;
   }
 
@@ -249,28 +239,10 @@ class session::impl {
   caf::actor spawn_job(caf::actor_system& system, const std::shared_ptr<run_context>& context,
                        std::function<void(run_result)> on_over) {
     return spawn_detached<job_actor>(
-        system, job_setup{setup_.train,
-                          setup_.microbatches,
-                          setup_.shares,
-                          {setup_.replicas, setup_.shape.stages,
-                           cluster_ ? cluster_->places.devices() : std::vector<std::uint32_t>{},
-                           setup_.measures_shares},
-                          setup_.rule.make_policy,
-                          setup_.lr,
-                          setup_.on_request,
-                          setup_.first_step(),
-                          setup_.checkpoint,
-                          context->copies ? setup_.recovery : std::nullopt,
-                          setup_.resume ? setup_.resume->contents.history : std::string{},
-                          context,
-                          setup_.evaluation,
-                          setup_.hang_timeout_s,
-                          setup_.on_step,
-                          setup_.on_evaluation,
-                          setup_.on_checkpoint,
-                          setup_.on_copy_failed,
-                          [this](const straggler& s, std::uint64_t step) { report(s, step); },
-                          std::move(on_over)});
+        system,
+        job_setup{context, cluster_ ? cluster_->places.devices() : std::vector<std::uint32_t>{},
+                  [this](const straggler& s, std::uint64_t step) { report(s, step); },
+                  std::move(on_over)});
   }
 
   /// Spawns the actors and waits until the job has ended.

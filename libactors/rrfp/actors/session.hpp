@@ -36,8 +36,8 @@
 
 namespace rrfp::actors {
 
-/// For other nodes of the same version to keep. The stages are details, so they may be empty when
-/// it comes back.
+/// The form in which other nodes of the same version keep a summary. The stages are details, which
+/// may be missing when it comes back.
 run_record to_record(run_summary s);
 result<run_summary> summary_of(const run_record& r);
 

@@ -54,7 +54,7 @@ std::string encode(const Message& message) {
   return writer.take();
 }
 
-/// Empty if the bytes are not exactly one such message within its limits.
+/// Reads a message; empty if the bytes are not exactly one of this kind within its limits.
 template <class Message>
 std::optional<Message> decode(std::string_view bytes) {
   Message message;

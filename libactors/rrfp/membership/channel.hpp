@@ -32,7 +32,7 @@ class channel {
   bool is_secure() const { return secure_; }
   std::optional<node_id> named() const { return tls_ ? tls_->named() : std::nullopt; }
 
-  /// For poll(). A negative descriptor: nothing to wait for.
+  /// What poll() waits for; a negative descriptor: nothing.
   pollfd polled() const;
   outbox& out() { return out_; }
   const outbox& out() const { return out_; }

@@ -22,7 +22,7 @@ class frame_reader {
   /// Empty while a frame is incomplete. A length over the limit is an error before its bytes
   /// arrive.
   result<std::optional<frame>> next();
-  /// From the next frame on, frames may be as large as those of an accepted node.
+  /// Lets the next frames be as large as those of an accepted node.
   void accept_large() { size_max_ = frame_bytes_max; }
 
  private:

@@ -12,7 +12,7 @@
 ///   port  | --rendezvous, | MASTER_PORT          | PET_MASTER_PORT    | (29400)
 ///         | --master-port |                      |                    |
 ///
-/// Of a list of Slurm the first node counts.
+/// Of a list of nodes from Slurm, the first one counts.
 ///
 /// Each line is resolved separately, and its leftmost, first source wins: MASTER_ADDR together with
 /// SLURM_NODEID is common. If the host is an argument, no variable gives the port. An empty

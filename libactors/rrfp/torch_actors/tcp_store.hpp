@@ -8,7 +8,7 @@
 
 namespace rrfp::actors {
 
-/// As framework::connect_store().
+/// Connects to the store of torchrun, as framework::connect_store().
 result<std::unique_ptr<agent_store>> connect_tcp_store(const launch_place& place,
                                                        std::chrono::milliseconds limit);
 

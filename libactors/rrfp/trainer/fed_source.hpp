@@ -23,9 +23,9 @@ class fed_source final : public compute::batch_source {
             bool keeps_divisor);
   /// Ends the step: releases its data and returns its outputs.
   std::vector<at::Tensor> finish_step(step_id step);
-  /// A run begins, after one that was closed or none.
+  /// Begins a run, after one that was closed or none.
   void open();
-  /// From now on waiting for data fails.
+  /// Lets all waiting for data fail.
   void close();
 
   /// Stages without data wait as well: a program that still prepares its batch may draw from

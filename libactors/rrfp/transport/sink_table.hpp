@@ -38,7 +38,7 @@ class sink_table {
     return outcome::delivered;
   }
 
-  /// No sink is called after it has returned.
+  /// Removes all sinks; none is called after it has returned.
   void close() {
     // A sink may hold the last reference to its actor, and the actor's destructor may wait for a
     // thread that sends. So sinks are destroyed outside the lock.

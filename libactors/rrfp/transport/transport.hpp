@@ -28,7 +28,7 @@ class transport {
   transport& operator=(const transport&) = delete;
   virtual ~transport() = default;
 
-  /// From now on messages to `address` go to `sink`; an address is bound once.
+  /// Delivers messages to `address` to `sink` from now on; an address is bound once.
   virtual void bind(rank_address address, message_sink sink) = 0;
   /// Delivers once, in any order. The address must be bound.
   virtual void send(message m) = 0;

@@ -136,9 +136,11 @@ job_phase job_core::serve_next_demand() {
 
 job_phase job_core::begin(step_id step, microbatch_counts microbatches, bool accumulates) {
   step_ = step;
+  const bool gradients_wait = accumulates_;
   if (!is_evaluation(step)) accumulates_ = accumulates;
   stages_ended_.clear();
-  actions_.push_back(job_action::begin_step{step, accumulates, std::move(microbatches)});
+  actions_.push_back(
+      job_action::begin_step{step, accumulates, gradients_wait, std::move(microbatches)});
   return job_phase::stepping;
 }
 

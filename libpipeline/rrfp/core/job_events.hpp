@@ -178,6 +178,7 @@ struct restore_state {};
 struct begin_step {
   step_id step;
   bool accumulates = false;             ///< its gradients wait for those of the next step
+  bool gradients_wait = false;          ///< those of earlier steps wait for an update
   microbatch_counts microbatches = {};  ///< as demanded
 };
 /// Add up the stages' results; answer at once with added_up or failed.

@@ -1,4 +1,4 @@
-/// Events and actions as lines of text, so that a run can be recorded, read and replayed.
+/// Events and actions as lines of text, so that a run can be recorded and compared.
 ///
 ///   step 3 100 100              a step; the numbers are slot_bytes
 ///   arrived F2.1 rank 0         arrived B2 rank 1
@@ -10,17 +10,12 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
-#include <rrfp/base/result.hpp>
 #include <rrfp/core/event.hpp>
 
 namespace rrfp {
 
 std::string to_line(const event& e);
 std::string to_line(const action& a);
-
-/// The inverse of to_line(event). The error quotes the line and says what was expected.
-result<event> parse_event(std::string_view line);
 
 }  // namespace rrfp

@@ -64,8 +64,8 @@ void add_cost(std::vector<key>& table) {
 }
 
 void add_machine(std::vector<key>& table) {
-  section_keys<machine_options> keys{table, "machine", &job::machine};
-  using o = machine_options;
+  section_keys<workload::machine> keys{table, "machine", &job::machine};
+  using o = workload::machine;
   const number_range rate{0, 1e9, true, false};
   keys.number("tflops", &o::tflops, rate, "TFLOP/s", "Peak throughput of a device.");
   keys.number("memory_gb_s", &o::memory_gb_s, rate, "GB/s", "Memory bandwidth of a device.");
@@ -118,15 +118,12 @@ void add_texts(std::vector<key>& table) {
   using o = workload::text_options;
   keys.choice(
       "spread", &o::spread,
-      {name(text_spread::padded), name(text_spread::uniform), name(text_spread::lognormal),
-       name(text_spread::histogram)},
+      {name(text_spread::padded), name(text_spread::uniform), name(text_spread::histogram)},
       "Distribution of the number of text tokens in a sample. `padded`: every sample, with its "
       "images, has `cost.sequence_tokens`. Otherwise it has the tokens of its text and of its "
-      "images. `uniform`: 1 to 2 * `mean` - 1; `lognormal`; `histogram`: as often as the file "
-      "says.");
+      "images. `uniform`: 1 to 2 * `mean` - 1; `histogram`: as often as the file says.");
   keys.number("mean", &o::mean, {1, workload::text_tokens_max / 2.0}, "tokens",
-              "uniform, lognormal: mean number of text tokens, before the cut at `most`.");
-  keys.number("sigma", &o::sigma, {0, 10}, "", "lognormal: standard deviation of the logarithm.");
+              "uniform: mean number of text tokens, before the cut at `most`.");
   keys.integer("most", &o::most, {1, workload::text_tokens_max}, "tokens",
                "Maximum number of text tokens in a sample; longer texts are cut.");
   table.push_back({"texts.histogram", "a file, or nothing", "",

@@ -24,7 +24,7 @@ std::optional<data_options> held_out_data(const job& j) {
   held_out.tokens = e.tokens;
   held_out.images = e.images;
   held_out.shapes = e.shapes;
-  held_out.shapes_seed = e.shapes_seed;
+  ++held_out.shapes_seed;
   held_out.order = sample_order::file;
   held_out.pack_delay = 0;
   return held_out;

@@ -22,6 +22,7 @@
 #include <rrfp/core/policy.hpp>
 #include <rrfp/job/options.hpp>
 #include <rrfp/simulate/conditions.hpp>
+#include <rrfp/workload/machine.hpp>
 #include <rrfp/workload/spreads.hpp>
 
 namespace rrfp::job {
@@ -65,7 +66,7 @@ struct job {
   /// The path is absolute.
   delay_options delays;
   cost_options cost;
-  machine_options machine;
+  workload::machine machine;
   /// The samples of cost.preset; drawn with jitter.seed.
   workload::image_counts images;
   /// The path is absolute; the file was read with the job.

@@ -237,7 +237,6 @@ struct eval_options {
   std::vector<std::string> tokens;
   std::vector<std::string> images;
   std::uint32_t shapes = 0;
-  std::uint64_t shapes_seed = 2;
   /// Number of steps between two evaluations; 0: only after the last step.
   std::uint64_t every = 0;
   /// Number of batches of an evaluation, each of as many microbatches as a step.
@@ -300,21 +299,6 @@ struct cost_options {
   double link_ms = 0.0;
   /// Speed of the device of each stage, or of all: tasks take their time divided by it.
   std::vector<double> speed{1.0};
-};
-
-/// [machine]: the machine of cost.preset, in the units of the job file. The defaults are
-/// workload::rtx_4090_cluster().
-struct machine_options {
-  double tflops = 165.2;
-  double memory_gb_s = 1008;
-  double memory_gib = 24;
-  std::uint32_t group = 8;
-  double within_gb_s = 16;
-  double within_us = 10;
-  double between_gb_s = 25;
-  double between_us = 5;
-  double efficiency = 0.5;
-  double layer_us = 0;
 };
 
 enum class device_kind : std::uint8_t { cpu, cuda, emulated };

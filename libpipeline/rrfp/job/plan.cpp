@@ -103,12 +103,6 @@ simulate::stage_costs_options costs_of(const job::job& j, replica_id replica) {
   return options;
 }
 
-simulate::stage_costs made(const pipeline_shape& shape, simulate::stage_costs_options options) {
-  auto costs = simulate::stage_costs::make(shape, std::move(options));
-  RRFP_CHECK(costs.ok(), "the costs of a loaded job are valid");
-  return std::move(*costs);
-}
-
 std::function<std::uint64_t(step_id, stage_id, microbatch_id)> bytes_of(
     const simulate::stage_costs& costs) {
   return [costs](step_id step, stage_id s, microbatch_id mb) {
@@ -184,12 +178,12 @@ result<simulate::stage_costs> expected_costs(const job::job& j, replica_id repli
     if (!delays) return job::blame(j, "jitter.delays", delays.message());
     options.delays = std::make_shared<const simulate::given_delays>(std::move(*delays));
   }
-  return made(shape, std::move(options));
+  return simulate::stage_costs(shape, std::move(options));
 }
 
 simulate::stage_costs nominal_costs(const job::job& j) {
   const auto shape = job::effective_shape(j);
-  return made(shape, costs_of(j, replica_id{0}));
+  return simulate::stage_costs(shape, costs_of(j, replica_id{0}));
 }
 
 result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registry& registry) {

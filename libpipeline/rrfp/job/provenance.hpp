@@ -44,7 +44,7 @@ class provenance {
   /// The place of each key that was set: "PLACE: KEY", or the override.
   std::map<std::string, std::string, std::less<>> places() const;
 
-  /// For messages: " (the default)" if the key was not set, " (from FILE)" if it was adopted.
+  /// Where a value is from: " (the default)" if no one set the key, " (from FILE)" if adopted.
   std::string note(std::string_view key) const;
 
  private:

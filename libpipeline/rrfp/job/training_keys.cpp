@@ -170,8 +170,8 @@ void add_eval(std::vector<key>& table) {
              "As `data.tokens`.");
   keys.texts("images", &o::images, path_rule::files, "text or an array of them",
              "As `data.images`.");
-  keys.integer("shapes", &o::shapes, {0, samples_max}, "samples", "As `data.shapes`.");
-  keys.integer("shapes_seed", &o::shapes_seed, {}, "", "As `data.shapes_seed`.");
+  keys.integer("shapes", &o::shapes, {0, samples_max}, "samples",
+               "As `data.shapes`, with the seed `data.shapes_seed` + 1.");
   keys.integer("every", &o::every, {0, count_max}, "steps",
                "Number of steps between two evaluations; 0: only the one after the last step, "
                "which always takes place.");

@@ -9,7 +9,7 @@ namespace rrfp::job {
 /// Maximum of microbatches * virtual stages; bounds the time and memory for checking a schedule.
 inline constexpr std::uint64_t tasks_max = std::uint64_t{1} << 22;
 
-/// For messages: the source of the job, or "the job" if a program made it.
+/// The source of the job as messages name it: "the job" if a program made it.
 std::string source_of(const job& j);
 
 /// The error names the place of the invalid key. Each value must already be in the range of its

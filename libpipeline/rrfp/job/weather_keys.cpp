@@ -16,9 +16,8 @@ void add_conditions(std::vector<key>& table) {
   using o = weather::conditions;
   keys.choice("spread", &o::spread,
               {name(link_spread::none), name(link_spread::lognormal), name(link_spread::stalls)},
-              "Distribution of the factor on a message's own time.");
-  keys.number("spread_sigma", &o::spread_sigma, {0, 10}, "",
-              "lognormal: standard deviation of the logarithm; the median is 1.");
+              "Distribution of the factor on a message's own time. `lognormal`: with median 1 and "
+              "standard deviation 2.478 of the logarithm.");
   keys.number("stall_probability", &o::stall_probability, {0, 1}, "",
               "stalls: share of messages that stall.");
   keys.number("stall_factor", &o::stall_factor, {0, 1e6}, "",

@@ -3,24 +3,11 @@
 #include <cmath>
 
 #include <rrfp/base/check.hpp>
-#include <rrfp/base/units.hpp>
 #include <rrfp/workload/presets.hpp>
 
 namespace rrfp::job {
 
 namespace {
-
-workload::machine machine_of(const machine_options& o) {
-  workload::machine m;
-  m.each = {"", o.tflops * 1e12, o.memory_gb_s * 1e9,
-            static_cast<std::uint64_t>(o.memory_gib * gibibyte)};
-  m.group = o.group;
-  m.within = {o.within_gb_s * 1e9, o.within_us * 1e-6};
-  m.between = {o.between_gb_s * 1e9, o.between_us * 1e-6};
-  m.efficiency = o.efficiency;
-  m.layer_s = o.layer_us * 1e-6;
-  return m;
-}
 
 workload::cut_rule rule_of(cut_kind kind) {
   switch (kind) {
@@ -55,7 +42,7 @@ result<std::shared_ptr<const workload::pipeline_cost>> workload_of(const job& j)
   l.cut = rule_of(j.pipeline.cuts.kind);
   l.layers = j.pipeline.cuts.layers;
   for (std::uint32_t s = 0; s < l.stages; ++s) l.speeds.push_back(speed_of(j, stage_id{s}));
-  auto cost = workload::pipeline_cost::make(std::move(*model), machine_of(j.machine), std::move(l));
+  auto cost = workload::pipeline_cost::make(std::move(*model), j.machine, std::move(l));
   if (!cost) return cost.failure();
   return made{std::make_shared<const workload::pipeline_cost>(std::move(*cost))};
 }

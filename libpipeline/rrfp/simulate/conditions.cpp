@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 
 #include <rrfp/base/check.hpp>
 #include <rrfp/simulate/keyed_random.hpp>
@@ -37,26 +36,6 @@ std::optional<conditions> conditions_of(std::string_view name) {
   c.compute_sigma = measured_compute_sigma;
   c.spread = name == "measured" ? link_spread::stalls : link_spread::lognormal;
   return c;
-}
-
-status validate(const conditions& c) {
-  if (auto ok = validate(static_cast<const jitter_options&>(c)); !ok) return ok;
-  const auto within = [](const char* key, double x, double low, double high) -> status {
-    if (x >= low && x <= high) return success();
-    return error{std::string(key) + ": expected a number from " + std::to_string(low) + " to " +
-                 std::to_string(high) + ", got " + std::to_string(x)};
-  };
-  if (auto ok = within("spread_sigma", c.spread_sigma, 0, 10); !ok) return ok;
-  if (auto ok = within("stall_probability", c.stall_probability, 0, 1); !ok) return ok;
-  if (auto ok = within("stall_factor", c.stall_factor, 0, 1e6); !ok) return ok;
-  if (auto ok = within("stall_alpha", c.stall_alpha, 1, 1e6); !ok) return ok;
-  if (auto ok = within("stall_unit_ms", c.stall_unit_ms, 0, 1e6); !ok) return ok;
-  if (auto ok = within("straggler_factor", c.straggler_factor, 0, 1e6); !ok) return ok;
-  if (auto ok = within("pause_ms", c.pause_ms, 0, 1e6); !ok) return ok;
-  if (auto ok = within("slow_link_factor", c.slow_link_factor, 0, 1e6); !ok) return ok;
-  if (auto ok = within("loss_probability", c.loss_probability, 0, loss_probability_max); !ok)
-    return ok;
-  return within("resend_ms", c.resend_ms, 1e-3, 1e6);
 }
 
 bool disturbs_tasks(const conditions& c) {
@@ -111,7 +90,7 @@ double disturbed_times::spread_ms(salt purpose, step_id step, virtual_stage_id t
                       pack(to.value(), is_backward(t.kind) ? 1 : 0),
                       pack(rank.value(), t.mb.value())};
   if (c.spread == link_spread::lognormal)
-    return own_ms * std::exp(c.spread_sigma * random.normal());
+    return own_ms * std::exp(measured_link_sigma * random.normal());
   if (random.uniform() >= c.stall_probability) return own_ms;
   const auto unit_ms = c.stall_unit_ms > 0 ? c.stall_unit_ms : own_ms;
   return own_ms + unit_ms * c.stall_factor * std::pow(1 - random.uniform(), -1 / c.stall_alpha);

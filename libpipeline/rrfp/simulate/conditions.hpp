@@ -37,9 +37,9 @@ inline constexpr double measured_link_sigma = 2.478;
 inline constexpr double loss_probability_max = 0.9;
 
 /// The factor on a message's own time (bytes over bandwidth, plus latency).
-/// none: 1. lognormal: log-normal with median 1. stalls: 1, but with probability
-/// `stall_probability` the message takes extra time: stall_factor * (1 - U)^(-1 / stall_alpha)
-/// times its own time (or times `stall_unit_ms`).
+/// none: 1. lognormal: log-normal with median 1 and `measured_link_sigma`. stalls: 1, but with
+/// probability `stall_probability` the message takes extra time: stall_factor * (1 - U)^(-1 /
+/// stall_alpha) times its own time (or times `stall_unit_ms`).
 enum class link_spread : std::uint8_t { none, lognormal, stalls };
 
 std::string_view name(link_spread s);
@@ -54,7 +54,6 @@ std::string_view name(rank_delays d);
 
 struct conditions : jitter_options {
   link_spread spread = link_spread::none;
-  double spread_sigma = measured_link_sigma;
   double stall_probability = 0.375;
   double stall_factor = 48.97;
   double stall_alpha = 11.09;
@@ -91,16 +90,13 @@ struct rank_range {
 /// "measured-lognormal": both log-normal. Nothing for any other text.
 std::optional<conditions> conditions_of(std::string_view name);
 
-/// The error names the key, the allowed values and the value given.
-status validate(const conditions& c);
-
 /// Whether any task, or any message, may take other than its own time.
 bool disturbs_tasks(const conditions& c);
 bool disturbs_messages(const conditions& c);
 
-/// Task and message times under given conditions. Thread-safe. The conditions must satisfy
-/// validate(). Times are in milliseconds. A stage has `ranks` tensor-parallel ranks; a message goes
-/// to `rank`. What is together has the delays of rank 0.
+/// Task and message times under given conditions. Thread-safe. The conditions must be in the
+/// ranges of [jitter]. Times are in milliseconds. A stage has `ranks` tensor-parallel ranks; a
+/// message goes to `rank`. What is together has the delays of rank 0.
 class disturbed_times {
  public:
   disturbed_times(const conditions& c, const pipeline_shape& shape, std::uint32_t ranks = 1)

@@ -31,38 +31,7 @@ double follow_all(double average, const task_durations& d) {
   return follow(follow(average, d.forward_ms), fused_ms(d));
 }
 
-status check_duration(const std::string& key, double ms) {
-  if (is_duration_ms(ms)) return success();
-  return error{key + ": expected " + duration_ms_range + ", got " + std::to_string(ms)};
-}
-
-status check_durations(const std::string& key, const task_durations& d) {
-  if (auto ok = check_duration(key + "forward_ms", d.forward_ms); !ok) return ok;
-  if (auto ok = check_duration(key + "backward_ms", d.backward_ms); !ok) return ok;
-  if (auto ok = check_duration(key + "weight_ms", d.weight_ms); !ok) return ok;
-  return check_duration(key + "backward_weight_ms", d.backward_weight_ms.value_or(0));
-}
-
 }  // namespace
-
-result<stage_costs> stage_costs::make(const pipeline_shape& shape, stage_costs_options options) {
-  if (auto valid = shape.validate(); !valid) return valid.failure();
-  const auto entries = options.durations.size();
-  if (entries != 1 && entries != shape.stages && entries != shape.virtual_stages())
-    return error{"durations: expected 1 entry, one for each of " + std::to_string(shape.stages) +
-                 " stages, or one for each of " + std::to_string(shape.virtual_stages()) +
-                 " virtual stages, got " + std::to_string(entries)};
-  for (std::size_t i = 0; i < entries; ++i) {
-    const auto key = "durations, entry " + std::to_string(i) + ", ";
-    if (auto ok = check_durations(key, options.durations[i]); !ok) return ok.failure();
-  }
-  if (auto ok = check_duration("activation_ms", options.activation_ms); !ok) return ok.failure();
-  if (auto ok = check_duration("gradient_ms", options.gradient_ms); !ok) return ok.failure();
-  if (auto ok = weather::validate(options.jitter); !ok) return ok.failure();
-  RRFP_CHECK(options.by_microbatch == nullptr || shape.chunks == 1,
-             "costs by microbatch are those of stages with one chunk");
-  return stage_costs{shape, std::move(options)};
-}
 
 stage_costs::stage_costs(const pipeline_shape& shape, stage_costs_options options)
     : shape_(shape),
@@ -70,6 +39,11 @@ stage_costs::stage_costs(const pipeline_shape& shape, stage_costs_options option
       jitter_(options_.jitter, shape, options_.ranks),
       views_(std::make_shared<last_steps<step_view>>()) {
   const auto& given = options_.durations;
+  RRFP_CHECK(
+      given.size() == 1 || given.size() == shape.stages || given.size() == shape.virtual_stages(),
+      "durations of all stages, of each stage, or of each virtual stage");
+  RRFP_CHECK(options_.by_microbatch == nullptr || shape.chunks == 1,
+             "costs by microbatch are those of stages with one chunk");
   const auto kept_share = std::pow(past, 2.0 * shape.chunks);
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
     double rest = 0;

@@ -64,8 +64,8 @@ struct stage_costs_options {
 /// the order of execution or on whether backward is fused: B and W have the e of their BW.
 class stage_costs final : public cost_model {
  public:
-  /// The error names the value that is out of range, or the wrong number of entries.
-  static result<stage_costs> make(const pipeline_shape& shape, stage_costs_options options);
+  /// The values must be in the ranges of their job keys.
+  stage_costs(const pipeline_shape& shape, stage_costs_options options);
 
   /// On the slowest rank.
   nanoseconds compute(step_id step, stage_id stage, const task& t) const override;
@@ -90,8 +90,6 @@ class stage_costs final : public cost_model {
   stage_costs undisturbed() const;
 
  private:
-  stage_costs(const pipeline_shape& shape, stage_costs_options options);
-
   /// What follows from all microbatches of a step.
   struct step_view {
     std::vector<std::uint32_t> order;

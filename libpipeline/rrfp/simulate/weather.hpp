@@ -6,7 +6,6 @@
 #include <optional>
 #include <string_view>
 
-#include <rrfp/base/result.hpp>
 #include <rrfp/core/task.hpp>
 
 namespace rrfp::weather {
@@ -54,16 +53,11 @@ std::string_view name(link_jitter kind);
 /// The paper's levels "J0" (no disturbance) to "J3"; nothing for any other text.
 std::optional<jitter_options> jitter_level(std::string_view level, std::uint64_t seed);
 
-/// The error names the key, the allowed values and the value given.
-status validate(const jitter_options& options);
-
-/// Thread-safe: holds only its options, which must satisfy validate(). All times are in
+/// Thread-safe: holds only its options, which must be in the ranges of [jitter]. All times are in
 /// milliseconds.
 class jitter_model {
  public:
   explicit jitter_model(const jitter_options& options) : options_(options) {}
-
-  const jitter_options& options() const { return options_; }
 
   /// Extra time of a task of expected duration `expected_ms`. Log-normal jitter may be negative,
   /// but never below -expected_ms. `average_ms` is the e of the paper's formula. A BW gets the

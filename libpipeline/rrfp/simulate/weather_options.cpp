@@ -1,8 +1,5 @@
 #include <rrfp/simulate/weather.hpp>
 
-#include <cmath>
-#include <string>
-
 namespace rrfp::weather {
 
 std::string_view name(compute_jitter kind) {
@@ -45,26 +42,6 @@ std::optional<jitter_options> jitter_level(std::string_view level, std::uint64_t
   options.floor_ms = 5.0 * number;
   options.alpha = 0.5 * number;
   return options;
-}
-
-status validate(const jitter_options& options) {
-  const auto bad = [](const char* key, const char* expected, double got) {
-    return error{std::string(key) + ": expected " + expected + ", got " + std::to_string(got)};
-  };
-  const auto nonnegative = [](double x) { return std::isfinite(x) && x >= 0; };
-  constexpr auto number = "a finite number >= 0";
-  if (!nonnegative(options.compute_sigma))
-    return bad("compute_sigma", number, options.compute_sigma);
-  if (!(options.probability >= 0 && options.probability <= 1))
-    return bad("probability", "a number from 0 to 1", options.probability);
-  if (!nonnegative(options.floor_ms)) return bad("floor_ms", number, options.floor_ms);
-  if (!nonnegative(options.alpha)) return bad("alpha", number, options.alpha);
-  if (!nonnegative(options.link_mean_ms)) return bad("link_mean_ms", number, options.link_mean_ms);
-  if (!nonnegative(options.link_sigma)) return bad("link_sigma", number, options.link_sigma);
-  if (!(std::isfinite(options.link_alpha) && options.link_alpha > 1))
-    return bad("link_alpha", "a finite number > 1 (otherwise the mean is infinite)",
-               options.link_alpha);
-  return success();
 }
 
 }  // namespace rrfp::weather

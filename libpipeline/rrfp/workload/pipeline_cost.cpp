@@ -150,8 +150,8 @@ part_cost cost_of(const model& m, part_kind part, const load& l, std::uint32_t t
   // No work: no kernel reads the weights.
   if (w.matrix_flops == 0) return {};
   const auto weights = w.weight_count * fp16_bytes;
-  const auto fixed = is_layer(part) ? on.layer_s : 0;
-  const auto reduces = is_layer(part) ? 2 * all_reduce_s(on.within, w.reduced_bytes, tp) : 0;
+  const auto fixed = is_layer(part) ? on.layer_us * 1e-6 : 0;
+  const auto reduces = is_layer(part) ? 2 * all_reduce_s(on.within(), w.reduced_bytes, tp) : 0;
   part_cost c;
   const auto pass_bytes = weights + 2 * w.activation_bytes;
   const auto forward = kernel_s(on, w.matrix_flops + w.attention_flops, pass_bytes);
@@ -237,17 +237,16 @@ status check_cut(const model& m, const layout& l) {
 
 }  // namespace
 
-result<pipeline_cost> pipeline_cost::make(model m, machine on, layout l) {
-  if (auto valid = validate(on); !valid) return valid.failure();
+result<pipeline_cost> pipeline_cost::make(model m, const machine& on, layout l) {
   RRFP_CHECK(l.stages > 0 && l.tp > 0 && l.replicas > 0 && l.samples > 0,
              "a layout needs stages, ranks, replicas and samples");
   if (auto fits = check_cut(m, l); !fits) return fits.failure();
   RRFP_CHECK(m.text.layer.experts % l.tp == 0, "ranks have whole experts");
-  return pipeline_cost{std::move(m), std::move(on), std::move(l)};
+  return pipeline_cost{std::move(m), on, std::move(l)};
 }
 
-pipeline_cost::pipeline_cost(model m, machine on, layout l)
-    : model_(std::move(m)), on_(std::move(on)), layout_(std::move(l)), parts_(parts_of(model_)) {
+pipeline_cost::pipeline_cost(model m, const machine& on, layout l)
+    : model_(std::move(m)), on_(on), layout_(std::move(l)), parts_(parts_of(model_)) {
   load mean{.samples = layout_.samples, .images = layout_.mean_images};
   mean.tokens = layout_.mean_tokens;
   mean.token_squares = mean.tokens * mean.tokens / layout_.samples;
@@ -287,8 +286,8 @@ part_cost pipeline_cost::stage(stage_id s, const load& l) const {
 double pipeline_cost::link_s(stage_id lower, double bytes) const {
   const auto ranks = layout_.tp * layout_.replicas;
   const auto node_of = [&](std::uint32_t stage) { return stage * ranks / on_.group; };
-  if (node_of(lower.value()) == node_of(lower.value() + 1)) return transfer_s(on_.within, bytes);
-  return transfer_s(on_.between, bytes, std::min(ranks, on_.group));
+  if (node_of(lower.value()) == node_of(lower.value() + 1)) return transfer_s(on_.within(), bytes);
+  return transfer_s(on_.between(), bytes, std::min(ranks, on_.group));
 }
 
 double pipeline_cost::message_bytes(stage_id lower, const load& l) const {
@@ -321,7 +320,7 @@ double pipeline_cost::gradient_exchange_ms() const {
   const auto inside = layout_.tp * layout_.replicas <= on_.group;
   for (std::uint32_t s = 0; s < layout_.stages; ++s) {
     const auto bytes = static_bytes(stage_id{s}) / state_bytes * gradient_bytes;
-    slowest = std::max(slowest, all_reduce_s(inside ? on_.within : on_.between, bytes,
+    slowest = std::max(slowest, all_reduce_s(inside ? on_.within() : on_.between(), bytes,
                                              layout_.replicas, inside ? 1 : layout_.tp));
   }
   return 1e3 * slowest;

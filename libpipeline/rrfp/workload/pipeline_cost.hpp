@@ -82,9 +82,9 @@ struct layout {
 class pipeline_cost {
  public:
   /// Errors: more stages than the model has parts (or layers, if those are divided), given layers
-  /// that are not all layers, a machine value out of range. The ranks must share the experts
-  /// evenly.
-  static result<pipeline_cost> make(model m, machine on, layout l);
+  /// that are not all layers. The values of the machine must be in the ranges of [machine], and
+  /// the ranks must share the experts evenly.
+  static result<pipeline_cost> make(model m, const machine& on, layout l);
 
   /// The cost of a microbatch.
   part_cost stage(stage_id s, const load& l) const;
@@ -105,7 +105,7 @@ class pipeline_cost {
   const layout& arrangement() const { return layout_; }
 
  private:
-  pipeline_cost(model m, machine on, layout l);
+  pipeline_cost(model m, const machine& on, layout l);
 
   /// Seconds on the link between stage `lower` and the next, with the ranks that share it.
   double link_s(stage_id lower, double bytes) const;

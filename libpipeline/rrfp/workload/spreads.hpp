@@ -28,9 +28,9 @@ class keyed_random;
 namespace rrfp::workload {
 
 /// padded: every sample has the tokens of the preset, whatever its text. uniform: 1 to 2 `mean` -
-/// 1, all equally likely. lognormal: with the mean `mean` and the deviation `sigma` of the
-/// logarithm. histogram: as often as `bins` says. All are cut at `most`, and at least 1.
-enum class text_spread : std::uint8_t { padded, uniform, lognormal, histogram };
+/// 1, all equally likely. histogram: as often as `bins` says. All are cut at `most`, and at
+/// least 1.
+enum class text_spread : std::uint8_t { padded, uniform, histogram };
 
 std::string_view name(text_spread s);
 
@@ -45,7 +45,6 @@ struct text_options {
   text_spread spread = text_spread::padded;
   /// Mean before the cut at `most`.
   double mean = 512;
-  double sigma = 1;
   std::uint32_t most = 4096;
   /// File of the bins; empty: none.
   std::string histogram = {};
@@ -59,7 +58,7 @@ inline constexpr std::uint32_t text_tokens_max = 1U << 20;
 /// file, and the line that is malformed.
 result<std::vector<text_bin>> read_histogram(const std::string& path);
 
-/// The mean of draw_text(), except that a uniform or log-normal length is not cut at `most`.
+/// The mean of draw_text(), except that a uniform length is not cut at `most`.
 /// Requires a spread other than `padded`, like draw_text().
 double mean_text(const text_options& options);
 /// Tokens of the text of one sample.

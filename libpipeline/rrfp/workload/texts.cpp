@@ -50,7 +50,6 @@ std::string_view name(text_spread s) {
   switch (s) {
     case text_spread::padded: return "padded";
     case text_spread::uniform: return "uniform";
-    case text_spread::lognormal: return "lognormal";
     case text_spread::histogram: return "histogram";
   }
   return "?";
@@ -101,11 +100,6 @@ std::uint32_t draw_text(const text_options& options, weather::keyed_random& rand
     case text_spread::uniform:
       tokens = 1 + std::floor(random.uniform() * (2 * std::round(options.mean) - 1));
       break;
-    case text_spread::lognormal: {
-      const auto s = options.sigma;
-      tokens = std::round(options.mean * std::exp(s * random.normal() - s * s / 2));
-      break;
-    }
     case text_spread::histogram: {
       const auto& bins = options.bins;
       const auto all = static_cast<double>(bins.back().up_to);

@@ -22,9 +22,6 @@
 
 namespace rrfp::actors {
 
-/// The time of a task, in milliseconds.
-using task_time = std::function<double(step_id, const rank_address&, const task&)>;
-
 class copy_exchange;
 
 /// Which collectives a rank is in; null where it has no such group.
@@ -35,33 +32,23 @@ struct rank_watch {
 };
 
 struct run_context {
-  explicit run_context(auto&&... of_directory)
-      : actors(std::forward<decltype(of_directory)>(of_directory)...) {}
+  explicit run_context(const session_setup& s, auto&&... of_directory)
+      : setup(s), actors(std::forward<decltype(of_directory)>(of_directory)...) {}
 
+  const session_setup& setup;
   directory actors;
   std::uint32_t nodes = 1;
   std::vector<node_id> absent;  ///< the job has gone on without these nodes
-  pipeline_shape shape;
-  std::uint32_t ranks = 1;
-  std::uint32_t replicas = 1;
   std::unique_ptr<transport> wire;
   synchronous_transport* synchronous = nullptr;  ///< `wire`, if sends block; else null
-  task_time delay;                               ///< injected; empty: none
-  task_time emulated_time;                       ///< of emulated tasks; empty: tasks compute
-  trace_recorder* trace = nullptr;               ///< null: not traced
-  bool record_transcripts = false;
-  std::string checkpoint_dir;                  ///< where checkpoints are saved
-  work_queue* saver = nullptr;                 ///< writes checkpoints; null: none are made
-  std::shared_ptr<copy_exchange> copies;       ///< for recovery; null: none are made
-  std::function<void(step_id)> on_step_begun;  ///< called by every stage; may be empty
-  /// Called on nodes other than node 0; may be empty.
-  std::function<void(const step_summary&)> on_step;
+  work_queue* saver = nullptr;                   ///< writes checkpoints; null: none are made
+  std::shared_ptr<copy_exchange> copies;         ///< for recovery; null: none are made
+  std::function<void(step_id)> on_step_begun;    ///< called by every stage; may be empty
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   /// The counters of the stages and ranks hosted here.
   std::shared_ptr<metrics::run_counters> counters = std::make_shared<metrics::run_counters>();
   /// Watches of the same ranks, in the same order.
   std::vector<rank_watch> watches;
-  std::function<void(const std::string&)> on_report;  ///< may be empty
 
   /// Nanoseconds since the run began, on the clock of node 0.
   std::int64_t now() const {

@@ -18,26 +18,31 @@ namespace {
 
 rank_key key_of(const rank_address& a) { return {a.replica, a.stage, a.rank}; }
 
-run_totals totals_of(const job_setup& setup) {
-  run_totals made{setup.train, setup.lr, setup.context->shape.stages, setup.first_step};
-  if (!setup.recovery) return made;
-  const auto& from = setup.recovery->from;
+const recovery_setup* recovery_of(const run_context& context) {
+  return context.copies ? &*context.setup.recovery : nullptr;
+}
+
+run_totals totals_of(const session_setup& setup, const recovery_setup* recovery) {
+  run_totals made{setup.train, setup.lr, setup.shape.stages, setup.first_step()};
+  if (recovery == nullptr) return made;
+  const auto& from = recovery->from;
   if (from.has_copies())
     made.go_on_from(from.record);
   else if (from.began_after)
-    made.go_on_from(setup.resumed_history, *from.began_after);
+    made.go_on_from(setup.resume ? setup.resume->contents.history : "", *from.began_after);
   return made;
 }
 
-job_core_options core_options(const job_setup& setup, const run_totals& totals) {
-  const auto& context = *setup.context;
+job_core_options core_options(const run_context& context, const recovery_setup* recovery,
+                              const run_totals& totals) {
+  const auto& setup = context.setup;
   job_core_options o;
-  o.stages = context.shape.stages;
-  o.ranks = context.ranks;
-  o.replicas = context.replicas;
+  o.stages = setup.shape.stages;
+  o.ranks = setup.ranks;
+  o.replicas = setup.replicas;
   o.nodes = context.nodes;
   o.absent = static_cast<std::uint32_t>(context.absent.size());
-  o.first_step = setup.first_step;
+  o.first_step = setup.first_step();
   o.steps = setup.train.steps;
   o.on_request = setup.on_request;
   if (!setup.on_request) o.evaluation = setup.evaluation;
@@ -46,9 +51,9 @@ job_core_options core_options(const job_setup& setup, const run_totals& totals) 
                std::chrono::nanoseconds{setup.checkpoint->save_time_max}.count()};
   // The record of the copies does not know of a save that was completed after them.
   const auto newest = setup.checkpoint ? setup.checkpoint->newest_step : 0;
-  if (setup.recovery)
-    o.copies = {.every = setup.recovery->every,
-                .restores = setup.recovery->from.has_copies(),
+  if (recovery != nullptr)
+    o.copies = {.every = recovery->every,
+                .restores = recovery->from.has_copies(),
                 .resumes = totals.steps() > 0,
                 .saved = std::max(totals.saved_step(), newest),
                 .evaluations = totals.evaluations() * (o.evaluation ? o.evaluation->batches : 0)};
@@ -59,14 +64,18 @@ job_core_options core_options(const job_setup& setup, const run_totals& totals) 
 
 }  // namespace
 
-job_actor::job_actor(caf::actor_config& config, job_setup setup)
+job_actor::job_actor(caf::actor_config& config, job_setup job)
     : actor_base(config),
-      setup_(std::move(setup)),
-      totals_(totals_of(setup_)),
-      late_(setup_.context->replicas, setup_.context->shape.stages, setup_.context->ranks,
-            setup_.context->counters->job.late),
-      planner_(setup_.planner),
-      core_(core_options(setup_, totals_)) {
+      context_(std::move(job.context)),
+      setup_(context_->setup),
+      recovery_(recovery_of(*context_)),
+      on_straggler_(std::move(job.on_straggler)),
+      on_end_(std::move(job.on_end)),
+      totals_(totals_of(setup_, recovery_)),
+      late_(setup_.replicas, setup_.shape.stages, setup_.ranks, context_->counters->job.late),
+      planner_(
+          {setup_.replicas, setup_.shape.stages, std::move(job.devices), setup_.measures_shares}),
+      core_(core_options(*context_, recovery_, totals_)) {
   set_exception_handler([this](std::exception_ptr& problem) -> caf::error {
     // Not through the core, which may have ended the run in the event whose actions threw.
     try {
@@ -80,15 +89,13 @@ job_actor::job_actor(caf::actor_config& config, job_setup setup)
 }
 
 caf::behavior job_actor::make_behavior() {
-  const auto& context = *setup_.context;
-  if (setup_.checkpoint)
-    saves_.emplace(*std::move(setup_.checkpoint), context.shape.stages * context.ranks);
-  result_.transcripts.resize(context.shape.stages);
-  hashes_.resize(context.replicas);
+  if (setup_.checkpoint) saves_.emplace(*setup_.checkpoint, setup_.shape.stages * setup_.ranks);
+  result_.transcripts.resize(setup_.shape.stages);
+  hashes_.resize(setup_.replicas);
   return {
       [this](start) { feed(job_event::start{}); },
       [this](state_restored) { feed(job_event::state_restored{}); },
-      [this](const copies_arrive&) { setup_.context->note_progress(); },
+      [this](const copies_arrive&) { context_->note_progress(); },
       [this](copy_held& m) {
         feed(job_event::copy_held{m.step, std::move(m.failure)});
       },
@@ -104,7 +111,7 @@ caf::behavior job_actor::make_behavior() {
         feed(job_event::suspected{{std::move(m.message), error_kind::node_lost}});
       },
       [this](const snapshot_taken& m) {
-        saves_->record(m, setup_.context->now());
+        saves_->record(m, context_->now());
         feed(job_event::snapshot_taken{m.step});
       },
       [this](const snapshot_written& m) {
@@ -133,20 +140,19 @@ void job_actor::on_exit() {
 // ---- events
 
 void job_actor::find_actors() {
-  const auto& context = *setup_.context;
-  for (std::uint32_t n = 0; n < context.nodes; ++n)
-    if (std::ranges::count(context.absent, node_id{n}) == 0)
-      nodes_.emplace(node_id{n}, context.actors.node(node_id{n}));
-  for (std::uint32_t d = 0; d < context.replicas; ++d)
-    for (std::uint32_t s = 0; s < context.shape.stages; ++s)
+  for (std::uint32_t n = 0; n < context_->nodes; ++n)
+    if (std::ranges::count(context_->absent, node_id{n}) == 0)
+      nodes_.emplace(node_id{n}, context_->actors.node(node_id{n}));
+  for (std::uint32_t d = 0; d < setup_.replicas; ++d)
+    for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
       stages_.push_back({replica_id{d}, stage_id{s},
-                         context.actors.find(supervisor_of(replica_id{d}, stage_id{s}))});
+                         context_->actors.find(supervisor_of(replica_id{d}, stage_id{s}))});
 }
 
 void job_actor::feed(job_event::any e) {
   if (nodes_.empty()) find_actors();
   for (std::optional next{std::move(e)}; next; next = std::exchange(answer_, std::nullopt))
-    for (const auto& action : core_.on(*next, setup_.context->now()))
+    for (const auto& action : core_.on(*next, context_->now()))
       std::visit([this](const auto& a) { carry_out(a); }, action);
 }
 
@@ -176,7 +182,7 @@ void job_actor::on_stage_progress(stage_progress& m) {
 }
 
 void job_actor::on_timer_over(const timer_over& m) {
-  if (m.which == job_timer::watch) return feed(job_event::tick{setup_.context->silence()});
+  if (m.which == job_timer::watch) return feed(job_event::tick{context_->silence()});
   feed(job_event::timer_fired{m.which, m.number});
 }
 
@@ -186,31 +192,28 @@ void job_actor::carry_out(const job_action::begin_step& a) {
   const auto purpose = is_evaluation(a.step) ? compute::step_purpose::evaluation
                        : a.accumulates       ? compute::step_purpose::accumulation
                                              : compute::step_purpose::training;
-  const auto& context = *setup_.context;
   auto counts = a.microbatches;
   if (counts.empty() && setup_.microbatches) counts = setup_.microbatches(a.step);
-  counts = counts.or_equal(context.replicas, context.shape.microbatches);
+  counts = counts.or_equal(setup_.replicas, setup_.shape.microbatches);
   // Gradients that wait for an update are those of the replica itself.
-  const bool had_gradients = gradients_wait_;
-  if (!is_evaluation(a.step)) gradients_wait_ = a.accumulates;
-  const bool is_own = had_gradients || gradients_wait_;
+  const bool is_own = a.gradients_wait || a.accumulates;
   shares_ = is_own          ? microbatch_shares{counts}
             : setup_.shares ? setup_.shares(a.step, counts)
                             : planner_.plan(counts);
   if (!std::ranges::all_of(shares_.shares, [this](auto n) { return is_defined(n); }))
     shares_ = {std::move(counts)};
-  totals_.begin_step(a.step, purpose, shares_, setup_.context->now());
+  totals_.begin_step(a.step, purpose, shares_, context_->now());
   send_to_stages(begin_step{a.step, purpose, shares_});
 }
 
 bool job_actor::is_defined(std::uint32_t microbatches) {
   const auto [known, is_new] = are_defined_.try_emplace(microbatches, true);
-  auto shape = setup_.context->shape;
+  auto shape = setup_.shape;
   shape.microbatches = microbatches;
   if (!is_new || microbatches == 0) return known->second;
   try {
     for (std::uint32_t s = 0; s < shape.stages; ++s)
-      static_cast<void>(setup_.make_policy(shape, stage_id{s}));
+      static_cast<void>(setup_.rule.make_policy(shape, stage_id{s}));
   } catch (const std::exception&) {
     known->second = false;
   }
@@ -218,8 +221,7 @@ bool job_actor::is_defined(std::uint32_t microbatches) {
 }
 
 void job_actor::observe() {
-  const auto& context = *setup_.context;
-  std::vector<double> work(context.replicas);
+  std::vector<double> work(setup_.replicas);
   std::vector<share_planner::stage_time> times;
   for (const auto& [from, o] : totals_.outcomes())
     for (const auto& l : o.losses) work[from.replica.value()] += static_cast<double>(l.tokens);
@@ -238,16 +240,14 @@ void job_actor::carry_out(const job_action::add_up& a) {
 void job_actor::carry_out(const job_action::apply_update&) { send_to_stages(update_); }
 
 void job_actor::carry_out(const job_action::finish_step& a) {
-  const auto& summary = totals_.finish_step(setup_.context->now());
+  const auto& summary = totals_.finish_step(context_->now());
   if (summary.purpose != compute::step_purpose::evaluation) {
     count(summary);
     record(a.step, summary);
-    auto share = setup_.context->counters->job.shares.begin();
-    for (std::uint32_t r = 0; r < setup_.context->replicas; ++r)
-      (share++)->set(shares_.of(replica_id{r}));
+    auto share = context_->counters->job.shares.begin();
+    for (std::uint32_t r = 0; r < setup_.replicas; ++r) (share++)->set(shares_.of(replica_id{r}));
     if (summary.purpose == compute::step_purpose::training) observe();
-    for (const auto& s : late_.add(totals_.outcomes()))
-      if (setup_.on_straggler) setup_.on_straggler(s, summary.step);
+    for (const auto& s : late_.add(totals_.outcomes())) on_straggler_(s, summary.step);
   }
   if (summary.purpose == compute::step_purpose::evaluation && !setup_.on_request)
     return finish_batch();
@@ -260,14 +260,14 @@ void job_actor::carry_out(const job_action::finish_step& a) {
 void job_actor::finish_batch() {
   const auto e = totals_.finish_batch(setup_.evaluation->batches);
   if (!e) return;
-  auto& counters = setup_.context->counters->job;
+  auto& counters = context_->counters->job;
   counters.evaluations.add();
   counters.eval_loss.set(e->loss);
   if (setup_.on_evaluation) setup_.on_evaluation(*e);
 }
 
 void job_actor::record(step_id step, const step_summary& s) {
-  auto* const trace = setup_.context->trace;
+  auto* const trace = setup_.trace;
   if (trace == nullptr) return;
   std::int64_t peak = 0;
   for (const auto& [_, o] : totals_.outcomes()) peak = std::max(peak, o.peak_bytes);
@@ -276,7 +276,7 @@ void job_actor::record(step_id step, const step_summary& s) {
 }
 
 void job_actor::count(const step_summary& s) {
-  auto& counters = setup_.context->counters->job;
+  auto& counters = context_->counters->job;
   counters.steps.add();
   counters.tokens.add(static_cast<std::uint64_t>(s.tokens));
   counters.loss.set(s.loss);
@@ -289,9 +289,10 @@ void job_actor::count(const step_summary& s) {
 // ---- actions: saves
 
 void job_actor::carry_out(const job_action::open_save& a) {
-  const auto now = setup_.context->now();
-  auto history = setup_.recovery ? totals_.record(now, core_.last_saved(), saves_->saved()).bytes
-                                 : std::string{};
+  const auto now = context_->now();
+  auto history = recovery_ != nullptr
+                     ? totals_.record(now, core_.last_saved(), saves_->saved()).bytes
+                     : std::string{};
   if (auto begun = saves_->begin(a.step, now, std::move(history)); !begun)
     return answer(job_event::save_ended{a.step, begun.message()});
   answer(job_event::save_opened{a.step});
@@ -305,8 +306,8 @@ void job_actor::carry_out(const job_action::take_snapshot& a) {
 
 void job_actor::carry_out(const job_action::commit_save&) {
   // In the background: syncing a folder and removing an old one takes time.
-  setup_.context->saver->post([ring = saves_->setup().ring, manifest = saves_->manifest(),
-                               self = caf::actor_cast<caf::actor>(this)] {
+  context_->saver->post([ring = saves_->setup().ring, manifest = saves_->manifest(),
+                         self = caf::actor_cast<caf::actor>(this)] {
     const auto committed = ring->commit(manifest);
     post(self, save_ended{manifest.step, committed ? std::string{} : committed.message()});
   });
@@ -319,8 +320,8 @@ void job_actor::carry_out(const job_action::end_save& a) {
                                  "this run",
                                  limit.count())
                            : a.failure;
-  const auto report = saves_->end(std::move(failure), setup_.context->now());
-  auto& counters = setup_.context->counters->job;
+  const auto report = saves_->end(std::move(failure), context_->now());
+  auto& counters = context_->counters->job;
   if (report.failure.empty()) {
     counters.checkpoints.add();
     counters.checkpoint_step.set(report.step);
@@ -335,7 +336,7 @@ void job_actor::carry_out(const job_action::end_save& a) {
 void job_actor::carry_out(const job_action::restore_state&) { send_to_stages(restore_state{}); }
 
 void job_actor::carry_out(const job_action::copy_state& a) {
-  record_ = totals_.record(setup_.context->now(), core_.last_saved(), saves_ ? saves_->saved() : 0);
+  record_ = totals_.record(context_->now(), core_.last_saved(), saves_ ? saves_->saved() : 0);
   RRFP_CHECK(record_.step == a.step, "copies are made of the last step");
   for (const auto& stage : stages_)
     if (stage.replica == replica_id{0}) post(stage.supervisor, copy_state{a.step, a.complete});
@@ -364,8 +365,7 @@ void job_actor::carry_out(const job_action::ask_progress& a) {
 
 void job_actor::carry_out(const job_action::write_reports& a) {
   auto asked = *std::exchange(inquiry_, std::nullopt);
-  const auto& context = *setup_.context;
-  const auto causes = causes_of({context.shape, context.ranks, context.replicas}, asked.states);
+  const auto causes = causes_of({setup_.shape, setup_.ranks, setup_.replicas}, asked.states);
   send_to_nodes(write_report{asked.why, causes});
   if (!a.hang) return;
   std::sort(asked.texts.begin(), asked.texts.end());
@@ -374,7 +374,7 @@ void job_actor::carry_out(const job_action::write_reports& a) {
   for (const auto& text : asked.texts) hang_ += "\n  " + text;
 }
 
-void job_actor::carry_out(const job_action::note_progress&) { setup_.context->note_progress(); }
+void job_actor::carry_out(const job_action::note_progress&) { context_->note_progress(); }
 
 void job_actor::carry_out(const job_action::set_timer& a) {
   post_after(this, std::chrono::milliseconds{a.ms}, timer_over{a.which, a.number});
@@ -396,7 +396,7 @@ void job_actor::carry_out(const job_action::compare_weights&) {
 
 void job_actor::carry_out(const job_action::end& a) {
   if (std::exchange(ended_, true)) return;
-  auto summary = totals_.finish_run(setup_.context->now());
+  auto summary = totals_.finish_run(context_->now());
   summary.weights_xxh64 = result_.summary.weights_xxh64;
   if (saves_) {
     summary.checkpoints += saves_->saved();
@@ -410,14 +410,14 @@ void job_actor::carry_out(const job_action::end& a) {
   result_.drained = a.drained;
   job_ended over{result_.how, result_.message, result_.nothing_lost, result_.hung,
                  {},          result_.drained};
-  if (setup_.recovery && a.how == job_end::done) over.summary = to_record(result_.summary);
+  if (recovery_ != nullptr && a.how == job_end::done) over.summary = to_record(result_.summary);
   // First: after a loss, on_end lets this node close its transport at once.
   for (const auto& [n, node] : nodes_) {
     auto m = over;
     if (!keeps_details(n)) m.summary.details.clear();
     post(node, std::move(m));
   }
-  setup_.on_end(std::move(result_));
+  on_end_(std::move(result_));
   quit();
 }
 

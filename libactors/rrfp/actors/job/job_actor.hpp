@@ -26,30 +26,8 @@
 namespace rrfp::actors {
 
 struct job_setup {
-  job::train_options train;
-  std::function<microbatch_counts(step_id)> microbatches;  ///< see session_setup
-  /// See session_setup; empty: as share_planner says.
-  std::function<microbatch_shares(step_id, const microbatch_counts&)> shares;
-  share_planner_options planner;
-  policy_factory make_policy;
-  std::function<double(std::uint64_t step)> lr;  ///< see session_setup
-  /// Steps begin on demand only.
-  bool on_request = false;
-  /// Steps that were complete before the run.
-  std::uint64_t first_step = 0;
-  /// Nothing: no checkpoints.
-  std::optional<checkpoint_setup> checkpoint;
-  /// Nothing: no copies for recovery.
-  std::optional<recovery_setup> recovery;
-  /// The history in the checkpoint from which the run resumes, if it does.
-  std::string resumed_history;
   std::shared_ptr<run_context> context;
-  std::optional<job_core_options::evaluating> evaluation;
-  double hang_timeout_s = 60;
-  std::function<void(const step_summary&)> on_step;
-  std::function<void(const evaluation_summary&)> on_evaluation;
-  std::function<void(const checkpoint_report&)> on_checkpoint;
-  std::function<void(const std::string&)> on_copy_failed;
+  std::vector<std::uint32_t> devices;  ///< as in share_planner_options
   /// `step`: complete steps.
   std::function<void(const straggler&, std::uint64_t step)> on_straggler;
   /// Called once, at the end, before the nodes are notified. Nothing else is called after it.
@@ -109,12 +87,15 @@ class job_actor : public actor_base {
   template <class Message>
   void send_to_nodes(const Message& m);
 
-  job_setup setup_;
+  const std::shared_ptr<run_context> context_;
+  const session_setup& setup_;
+  const recovery_setup* const recovery_;  ///< null: no copies for recovery
+  const std::function<void(const straggler&, std::uint64_t step)> on_straggler_;
+  const std::function<void(run_result)> on_end_;
   run_totals totals_;
   late_ranks late_;
   share_planner planner_;
   microbatch_shares shares_;                   ///< of the running step
-  bool gradients_wait_ = false;                ///< for an update, after the running step
   std::map<std::uint32_t, bool> are_defined_;  ///< by number of microbatches
   job_core core_;
   std::optional<job_event::any> answer_;

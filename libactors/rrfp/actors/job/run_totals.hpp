@@ -56,7 +56,7 @@ class run_totals {
 
  private:
   void add_to_stage(const stage_step_ended& o);
-  /// By what the gradients of an update are to be multiplied.
+  /// The factor of the gradients of an update.
   double factor_of_update();
 
   const job::train_options train_;

@@ -39,7 +39,7 @@ hosted_actors host(caf::actor_system& system, node_parts parts,
   }
   for (const auto& s : hosted.stages) {
     stage_ranks members;
-    for (std::uint32_t r = 0; r < context->ranks; ++r)
+    for (std::uint32_t r = 0; r < context->setup.ranks; ++r)
       members.ranks.push_back(all.find({actor_kind::rank, {s.number, rank_id{r}, s.replica}}));
     post(s.supervisor, std::move(members));
   }
@@ -69,7 +69,7 @@ caf::behavior node_actor::make_behavior() {
         post_after(this, unexplained_loss_time, node_lost{m.message});
       },
       [this](const step_over& m) {
-        if (context_->on_step) context_->on_step(m.summary);
+        if (context_->setup.on_step) context_->setup.on_step(m.summary);
       },
       [this](const copy_offered& m) { with_copies(m); },
       [this](const fetch_copy& m) { with_copies(m); },
@@ -118,8 +118,8 @@ void node_actor::finish_report() {
   for (const auto& s : hosted_.stages)
     finished.stages.try_emplace({s.replica, s.number},
                                 fmt::format("stage {}: does not answer\n", s.number.value()));
-  if (context_->on_report)
-    context_->on_report(node_report(*context_, finished.request, finished.stages));
+  if (context_->setup.on_report)
+    context_->setup.on_report(node_report(*context_, finished.request, finished.stages));
 }
 
 template <class Message>

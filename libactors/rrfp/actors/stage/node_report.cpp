@@ -39,7 +39,7 @@ std::string node_report(const run_context& context, const write_report& request,
   text += fmt::format("last progress on this node {:.3f} s ago\n", seconds(context.silence()));
   for (const auto& [stage, description] : stages) text += "  " + description;
   for (std::size_t i = 0; i < counters.ranks.size(); ++i)
-    text += text_of(counters.ranks[i], context.watches[i], context.replicas);
+    text += text_of(counters.ranks[i], context.watches[i], context.setup.replicas);
   const auto wire = counters.transport.read();
   text += fmt::format(
       "  transport between nodes: {} sent, {} received, {} announced and not fetched, {} bytes "

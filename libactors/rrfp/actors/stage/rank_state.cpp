@@ -32,8 +32,9 @@ void tp_rank::on_take_snapshot(const take_snapshot& m) {
       const auto& at = rank->address;
       const auto written = [&]() -> decltype(write_rank({}, at.stage, at.rank, m.step, copies)) {
         try {
-          return write_rank(checkpoint::folder_of_save(rank->context->checkpoint_dir, m.step),
-                            at.stage, at.rank, m.step, copies);
+          return write_rank(
+              checkpoint::folder_of_save(rank->context->setup.checkpoint->dir, m.step), at.stage,
+              at.rank, m.step, copies);
         } catch (const std::exception& e) {
           return error{fmt::format("{}: cannot write the tensors: {}", rank->name(), e.what())};
         }

@@ -105,7 +105,7 @@ void stage_supervisor::begin(const begin_step& m) {
   times_.assign(ranks_.size(), {});
   if (context_->on_step_begun) context_->on_step_begun(step);
   step_began begun{.step = step, .weight_pieces = weight_pieces};
-  if (microbatches != context_->shape.microbatches) begun.microbatches = microbatches;
+  if (microbatches != context_->setup.shape.microbatches) begun.microbatches = microbatches;
   if (slot_bytes_)
     for (std::uint32_t mb = 0; mb < microbatches; ++mb) {
       const auto at = m.microbatches.place_of(replica_, microbatch_id{mb});
@@ -159,10 +159,10 @@ void stage_supervisor::on_launch_done(const launch_done& m) {
   outcome_.device_memory = compute::most_of(outcome_.device_memory, m.device_memory);
   notify_core(task_finished{m.launched.seq, m.rank});
   if (core_.outstanding() == 0) count_behind();
-  if (context_->trace != nullptr)
-    context_->trace->add(task_record{replica_, stage_, m.rank, m.step, m.launched,
-                                     ledger_.decided_at(m.launched.seq).value(), m.begin, m.end,
-                                     m.delay, core_.memory(), m.held_bytes, m.device_memory});
+  if (context_->setup.trace != nullptr)
+    context_->setup.trace->add(task_record{
+        replica_, stage_, m.rank, m.step, m.launched, ledger_.decided_at(m.launched.seq).value(),
+        m.begin, m.end, m.delay, core_.memory(), m.held_bytes, m.device_memory});
   counters_.tasks[static_cast<std::size_t>(m.launched.what.kind)].observe(m.end - m.begin);
   request_decision();
 }
@@ -198,9 +198,9 @@ void stage_supervisor::count_behind() {
 
 void stage_supervisor::choose() {
   if (phase_ != stage_phase::running) return;
-  if (context_->record_transcripts) transcript_.push_back(to_line(decide{}));
+  if (context_->setup.record_transcripts) transcript_.push_back(to_line(decide{}));
   for (const auto& a : core_.on(decide{})) {
-    if (context_->record_transcripts) transcript_.push_back(to_line(a));
+    if (context_->setup.record_transcripts) transcript_.push_back(to_line(a));
     std::visit([this](const auto& x) { perform(x); }, a);
   }
   count_gauges();
@@ -234,7 +234,7 @@ void stage_supervisor::end_wait(std::int64_t now) {
   if (why == wait_cause::ranks) outcome_.for_ranks += now - waiting_->begin;
   counters_.waited_ns[static_cast<std::size_t>(why)].add(
       static_cast<std::uint64_t>(now - waiting_->begin));
-  if (context_->trace != nullptr) context_->trace->add(*waiting_);
+  if (context_->setup.trace != nullptr) context_->setup.trace->add(*waiting_);
   waiting_.reset();
 }
 
@@ -294,7 +294,7 @@ stage_state stage_supervisor::state() const {
 }
 
 std::string stage_supervisor::full_report() const {
-  const job_dimensions job{core_.config().shape, core_.config().ranks, context_->replicas};
+  const job_dimensions job{core_.config().shape, core_.config().ranks, context_->setup.replicas};
   const auto decisions = ledger_.decisions();
   const auto now = state();
   auto text = describe(now) + "\n";
@@ -306,7 +306,7 @@ std::string stage_supervisor::full_report() const {
 
 std::string stage_supervisor::describe(const stage_state& s) const {
   const auto prefix =
-      context_->replicas == 1 ? std::string{} : fmt::format("replica {} ", replica_.value());
+      context_->setup.replicas == 1 ? std::string{} : fmt::format("replica {} ", replica_.value());
   const auto head = fmt::format("{}stage {}: {}: ", prefix, stage_.value(), to_string(s.core.step));
   if (s.phase == stage_phase::idle) return head + "done, waits for the job";
   if (s.phase == stage_phase::ending)
@@ -327,7 +327,7 @@ std::string stage_supervisor::describe(const stage_state& s) const {
 }
 
 void stage_supervisor::notify_core(const event& e) {
-  if (context_->record_transcripts) transcript_.push_back(to_line(e));
+  if (context_->setup.record_transcripts) transcript_.push_back(to_line(e));
   core_.on(e);
 }
 

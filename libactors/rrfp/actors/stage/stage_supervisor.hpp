@@ -38,7 +38,7 @@ class stage_supervisor : public actor_base, public runs_anywhere {
                    std::shared_ptr<run_context> context);
 
   caf::behavior make_behavior() override;
-  /// As a step begins, the sizes of its microbatches may have to be read from files.
+  /// False while a step begins: the sizes of its microbatches may have to be read from files.
   bool is_quick() const override { return is_quick_; }
   /// Ranks and supervisor refer to each other; this breaks the reference cycle.
   void on_exit() override { ranks_.clear(); }

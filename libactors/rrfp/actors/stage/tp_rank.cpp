@@ -79,14 +79,15 @@ class execution {
     done_.begin = context.now();
     output_ = rank->compute->run(run_.launched, std::move(input_));
     if (sum_header_) sum_ = rank->compute->take_opened_sum();
-    const auto time_of = [&](const task_time& f) {
+    const auto time_of = [&](const auto& task_ms) {
       const auto& l = run_.launched;
-      if (!f) return std::int64_t{0};
-      const auto ms = f(run_.step, rank->address, l.what);
+      const auto ms = task_ms(run_.step, rank->address, l.what);
       return std::int64_t{l.piece.share_of(from_ms(ms).count())};
     };
-    done_.delay = time_of(context.delay);
-    const auto stays_busy = done_.delay + time_of(context.emulated_time);
+    const auto& setup = context.setup;
+    if (setup.delays.compute) done_.delay = time_of(setup.delays.compute);
+    auto stays_busy = done_.delay;
+    if (setup.emulated) stays_busy += time_of(setup.emulated->task_ms);
     if (stays_busy > 0) free_at_ = context.now() + stays_busy;
     return std::chrono::nanoseconds{stays_busy};
   }
@@ -125,7 +126,7 @@ class execution {
   /// The header of the message with the output.
   message_header destination() const {
     const auto& from = rank->address;
-    const auto to = rank->context->shape.consumer_of(from.stage, run_.launched.what).value();
+    const auto to = rank->context->setup.shape.consumer_of(from.stage, run_.launched.what).value();
     return {payload_of(to.what), run_.step, to.what.mb,
             to.what.chunk,       from,      {to.stage, from.rank, from.replica}};
   }
@@ -211,7 +212,7 @@ void tp_rank::on_tensor(message& m) {
     return;
   }
   if (h.kind == payload::opened_sum) return on_opened_sum(m);
-  const auto& shape = setup_->context->shape;
+  const auto& shape = setup_->context->setup.shape;
   if (h.mb.value() >= microbatches_max || h.chunk.value() >= shape.chunks)
     return post(
         setup_->supervisor,
@@ -229,7 +230,7 @@ void tp_rank::on_tensor(message& m) {
 }
 
 tp_rank::waiting_input& tp_rank::input_of(bool forward, microbatch_id mb, chunk_id chunk) {
-  const auto chunks = setup_->context->shape.chunks;
+  const auto chunks = setup_->context->setup.shape.chunks;
   const auto at = 2 * (std::size_t{mb.value()} * chunks + chunk.value()) + (forward ? 1 : 0);
   // The inputs of a step may arrive before it begins here and says how many there are.
   if (at >= inputs_.size()) inputs_.resize(std::size_t{2} * chunks * (mb.value() + 1));
@@ -277,7 +278,7 @@ void tp_rank::begin(const begin_step& m) {
   const auto microbatches = m.microbatches.of(setup_->address.replica);
   if (setup_->followed) followed_ = microbatches > 0 ? setup_->followed(microbatches) : sequence{};
   if (const auto input = next_input(step)) setup_->context->synchronous->post_receive(*input);
-  const auto& shape = setup_->context->shape;
+  const auto& shape = setup_->context->setup.shape;
   const auto first = shape.at(virtual_stage_id{0});
   if (first.stage != setup_->address.stage) return;
   // F loads its own data, so the first stage's inputs count as arrived.
@@ -295,7 +296,7 @@ void tp_rank::start(const run_launch& l) {
   tensor_buffer input;
   // The early pass of an F keeps its input for the other one.
   if (l.launched.pass != forward_pass::again &&
-      setup_->context->shape.producer_of(setup_->address.stage, t)) {
+      setup_->context->setup.shape.producer_of(setup_->address.stage, t)) {
     auto& waiting = input_of(forward, t.mb, t.chunk);
     RRFP_CHECK(waiting.tensor.defined() && waiting.step == l.step,
                "a launched task's input is here");
@@ -327,7 +328,7 @@ std::optional<message_header> tp_rank::next_input(step_id step) {
                    [](const task& t) { return t.kind != task_kind::weight; });
   if (next == followed_.end()) return std::nullopt;
   const auto& own = setup_->address;
-  const auto from = setup_->context->shape.producer_of(own.stage, *next);
+  const auto from = setup_->context->setup.shape.producer_of(own.stage, *next);
   if (!from || from->stage == own.stage) return std::nullopt;
   const message_header input{
       payload_of(*next), step, next->mb, next->chunk, {from->stage, own.rank, own.replica}, own};

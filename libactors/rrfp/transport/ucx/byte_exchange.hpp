@@ -43,9 +43,9 @@ class byte_mailbox {
 
   /// Sets the node of each member, and the nodes that have ended.
   void set_members(std::vector<node_id> nodes, const std::map<node_id, std::string>& ended);
-  /// From now on a receive() from `node` fails with `why`, unless its message has arrived.
+  /// Lets each receive() from `node` fail with `why`, unless its message has arrived.
   void end(node_id node, const std::string& why);
-  /// From now on every receive() fails with `why`, unless its message has arrived.
+  /// Lets every receive() fail with `why`, unless its message has arrived.
   void close(const std::string& why);
 
  private:

@@ -40,7 +40,7 @@ class progress_thread {
   ~progress_thread();
 
   const std::string& address() const { return worker_->address(); }
-  /// From any thread. Dropped after stop().
+  /// Queues work for the thread. Called from any thread; after stop() the work is dropped.
   void post(work w);
   /// Runs `f` on the progress thread and returns its result; empty once that has stopped. Must not
   /// be called on that thread.

@@ -15,16 +15,16 @@ class receiver {
   receiver(const receiver&) = delete;
   receiver& operator=(const receiver&) = delete;
 
-  /// From now on `allocate` provides the memory of each large tensor without a checksum.
+  /// Lets `allocate` provide the memory of each large tensor without a checksum.
   void fetch_to_devices(ucx_transport::device_allocator allocate) {
     allocator_ = std::move(allocate);
   }
-  /// From now on `read` gets the mail of other nodes.
+  /// Gives the mail of other nodes to `read`.
   void on_mail(ucx_transport::mail_reader read) { read_mail_ = std::move(read); }
   /// Begins the fetches that the limit allows. True if it began one.
   bool begin_fetches();
 
-  /// From now on drops every message except farewells.
+  /// Drops every message from now on, except farewells.
   void close();
 
  private:
