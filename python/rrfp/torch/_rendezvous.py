@@ -1,14 +1,32 @@
 """How the ranks of a pipeline find each other: through the store of torch.distributed."""
 
+import atexit
 import json
 import os
 import secrets
 import socket
 import tempfile
+import time
 
 import torch.distributed as dist
 
+from .._errors import Error
+
 _made = 0  # pipelines of this process, which all ranks make in the same order
+
+
+def _departures():
+    """Where ranks that end tell those that still wait for their first step."""
+    return dist.PrefixStore("rrfp/left", dist.distributed_c10d._get_default_store())
+
+
+@atexit.register
+def _depart():
+    if dist.is_initialized():
+        try:
+            _departures().set(str(dist.get_rank()), "")
+        except RuntimeError:
+            pass  # who had the store has ended
 
 
 class Rendezvous:
@@ -61,7 +79,16 @@ class Rendezvous:
         return f"{self._leader}/{name}"
 
     def _told(self, rank):
-        return json.loads(self._store.get(f"rank/{rank}"))
+        key, left = f"rank/{rank}", _departures()
+        limit_s = self._store.timeout.total_seconds()
+        until = time.monotonic() + limit_s
+        while not self._store.check([key]):
+            if left.check([str(rank)]):
+                raise Error(f"rank {rank} has ended before its first step")
+            if time.monotonic() > until:
+                raise Error(f"rank {rank} did not come to its first step within {limit_s:.0f} s")
+            time.sleep(0.01)
+        return json.loads(self._store.get(key))
 
 
 def _own_address():
