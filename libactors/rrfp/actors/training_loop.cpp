@@ -363,11 +363,13 @@ result<run_summary> training_loop::finish(const std::function<void()>& look) {
   }
   if (std::exchange(is_finished_, true)) return failure();
   if (leads() && !is_over()) member_->session().finish();
-  wait_until([&] { return over_; }, [&] {
-    if (look) look();
-    if (caller_ && caller_->has_unwanted_step())
-      abandon("has finished, but other processes have begun another step", error_kind::failed);
-  });
+  wait_until([&] { return over_; },
+             [&] {
+               if (look) look();
+               if (caller_ && caller_->has_unwanted_step())
+                 abandon("has finished, but other processes have begun another step",
+                         error_kind::failed);
+             });
   if (ended_.how != ending::done && !ended_.nothing_lost) return failure();
   if (wait_for_rest()) {
     auto end = ended_;

@@ -105,7 +105,8 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   /// which the state of all ranks is held, or from a checkpoint. steps() says which one. `look`: as
   /// in pass(), called about once a second. Error: no other node came, or the state is lost.
   status recover(const std::function<void()>& look = {});
-  /// Ends the run; the other processes are told `why`. A thread that cannot be ended keeps the loop alive.
+  /// Ends the run; the other processes are told `why`. A thread that cannot be ended keeps the loop
+  /// alive.
   void close(const std::string& why = "has closed the pipeline");
 
   /// Locks out other calls. Error: another call runs.

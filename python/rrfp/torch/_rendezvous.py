@@ -7,6 +7,7 @@ import secrets
 import socket
 import tempfile
 import time
+from datetime import timedelta
 
 import torch.distributed as dist
 
@@ -60,20 +61,28 @@ class Rendezvous:
         if self.node == 0:
             self._store.set(self._key("host"), "127.0.0.1" if len(hosts) == 1 else _own_address())
             self._store.set(self._key("secret"), secrets.token_hex(32))
-        self.host = self._store.get(self._key("host")).decode()
+        self.host = self._of_leader("host").decode()
 
     def key_file(self):
         """A file with the key of the pipeline, to be removed once it is open."""
         file, path = tempfile.mkstemp(prefix="rrfp-key-")  # only the owner may read it
         with os.fdopen(file, "wb") as out:
-            out.write(self._store.get(self._key("secret")))
+            out.write(self._of_leader("secret"))
         return path
 
     def publish(self, port):
         self._store.set(self._key("port"), str(port))
 
     def find(self):
-        return int(self._store.get(self._key("port")))
+        return int(self._of_leader("port"))
+
+    def _of_leader(self, name):
+        limit_s = 60
+        try:
+            self._store.wait([self._key(name)], timedelta(seconds=limit_s))
+        except RuntimeError as e:
+            raise Error(f"rank {self._leader} did not open the pipeline within {limit_s} s") from e
+        return self._store.get(self._key(name))
 
     def _key(self, name):
         return f"{self._leader}/{name}"
