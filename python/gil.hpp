@@ -65,7 +65,10 @@ auto with_gil(Work work) {
     try {
       return work();
     } catch (const py::error_already_set& e) {
+      const auto name = py::str(py::type::of(e.value()).attr("__name__"));
       why = py::str(e.value());
+      if (why.empty()) why = name;
+      if (e.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // the program gets it later
       is_input = py::str(py::getattr(e.value(), "kind", py::none())).equal(py::str("bad_input"));
     }
   }

@@ -259,13 +259,13 @@ class runtime {
     d["loss_last"] = summary.loss_last;
     return d;
   }
-  void close() {
+  void close(const std::optional<std::string>& why = {}) {
     auto ended = std::move(loop_);
     if (ended == nullptr) return;
     // The threads are those of the process that opened it: a child by fork has none to end.
     if (getpid() != process_) return static_cast<void>(new std::shared_ptr(std::move(ended)));
     without_gil([&] {
-      ended->close();
+      why ? ended->close(*why) : ended->close();
       ended.reset();
     });
   }
@@ -448,7 +448,7 @@ PYBIND11_MODULE(_runtime, m) {
       .def("timeline", &runtime::timeline, py::arg("step"))
       .def("write_trace", &runtime::write_trace, py::arg("path"))
       .def("finish", &runtime::finish)
-      .def("close", &runtime::close);
+      .def("close", &runtime::close, py::arg("why") = py::none());
 }
 
 }  // namespace rrfp::python

@@ -7,19 +7,21 @@ import traceback
 import weakref
 
 from ._errors import Error
+from ._modules import one_line
 
 _open = weakref.WeakSet()
 
 
-def close_at_exit(pipeline):
+def close_at_exit(runtime):
     """Ends it while Python can still run its threads."""
-    _open.add(pipeline)
+    _open.add(runtime)
 
 
 @atexit.register
 def _close_all():
-    for pipeline in list(_open):
-        pipeline.close()
+    failure = getattr(sys, "last_value", None)  # the exception that ends the program
+    for runtime in list(_open):
+        runtime.close(one_line(failure) if failure else "the program has ended")
 
 
 def end_child(e):

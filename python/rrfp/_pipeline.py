@@ -176,7 +176,7 @@ class Pipeline:
             )
         except Error as e:
             raise Error(_in_words_of_python(str(e), settings, own), e.kind, e.exit_code) from e.__cause__
-        close_at_exit(self)
+        close_at_exit(self._pipeline)
         if self._model.is_frozen and not self._is_emulated:
             _runtime.tell(on_note or say, "no parameter requires a gradient: training changes nothing")
 

@@ -36,6 +36,30 @@ def test_a_ready_schedule_gives_the_bits_of_a_plain_loop(processes, options, cas
     assert [line for line in done.stdout.splitlines() if line.startswith("passed")] == [f"passed {c}" for c in cases]
 
 
+@pytest.mark.parametrize(
+    "how, told",
+    [
+        ("before", "rank 1 has ended before its first step"),
+        ("exit", "node 1 (stage 1): the program has ended"),
+        ("raise", "node 1 (stage 1): LookupError: no more rows"),
+        ("close", "node 1 (stage 1): has finished, but other processes have begun another step"),
+    ],
+)
+def test_a_rank_is_told_at_once_how_another_one_left(tmp_path, how, told):
+    start = lambda rank: subprocess.Popen(
+        [sys.executable, str(FOLDER / "leaving_program.py"), str(rank), str(tmp_path / "store"), how],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    processes = [start(rank) for rank in range(2)]
+    try:
+        out = [process.communicate(timeout=100)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert out[0] == f"Error: {told}\n"
+
+
 def test_the_package_imports_without_torch():
     program = (
         "import sys; sys.modules['torch'] = None\n"

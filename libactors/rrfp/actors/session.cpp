@@ -112,6 +112,14 @@ class session::impl {
     if (to_interrupt_) post(to_interrupt_, interrupted{interrupts_ > 1});
   }
 
+  void abandon(error why) {
+    const std::lock_guard lock{mutex_};
+    if (to_interrupt_)
+      post(to_interrupt_, failed{std::move(why)});
+    else if (!has_ended_)
+      abandoned_ = std::move(why);
+  }
+
   void drain() {
     const std::lock_guard lock{mutex_};
     drains_ = true;
@@ -333,6 +341,7 @@ class session::impl {
     has_ended_ = !for_job;
     if (has_ended_) return;
     if (interrupts_ > 0) post(for_job, interrupted{interrupts_ > 1});
+    if (abandoned_) post(for_job, failed{*abandoned_});
     if (drains_) post(for_job, drain_asked{node()});
     for (const auto& m : std::exchange(early_demands_, {})) post(for_job, m);
   }
@@ -349,6 +358,7 @@ class session::impl {
   caf::actor to_interrupt_;
   caf::actor to_report_;
   int interrupts_ = 0;
+  std::optional<error> abandoned_;
   bool drains_ = false;
   std::vector<demand> early_demands_;  ///< received before the job actor existed
 };
@@ -374,6 +384,7 @@ result<std::unique_ptr<session>> session::open(session_setup setup,
 
 run_result session::run() { return impl_->run(); }
 void session::interrupt() { impl_->interrupt(); }
+void session::abandon(error why) { impl_->abandon(std::move(why)); }
 void session::drain() { impl_->drain(); }
 status session::for_each_rank(const rank_work& work, std::chrono::milliseconds limit) {
   return impl_->for_each_rank(work, limit);

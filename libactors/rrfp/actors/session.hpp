@@ -231,6 +231,8 @@ class session {
   /// running step end and saves it, if it would be lost; the second call does not wait.
   /// Thread-safe, any number of times. Any node may call it; the run ends on all nodes.
   void interrupt();
+  /// Ends run() on all nodes with an error, as soon as the running tasks are done. Thread-safe.
+  void abandon(error why);
   /// This node is told to end. If within some seconds all nodes are, this is interrupt(). Otherwise
   /// run() ends on all nodes after a step, with run_result::drained; the copies for recovery are
   /// those of that step. A run without copies is interrupted. Thread-safe; no effect if the run

@@ -171,6 +171,13 @@ void training_loop::interrupt() {
   if (session_ != nullptr) session_->interrupt();
 }
 
+void training_loop::abandon(const std::string& why, error_kind kind) {
+  const auto name = places_ ? fmt::format("node {} ({}): ", node_.value(), places_->describe(node_))
+                            : std::string{};
+  const std::lock_guard lock{mutex_};
+  if (session_ != nullptr) session_->abandon({name + why, kind});
+}
+
 void training_loop::report(std::string why) {
   const std::lock_guard lock{mutex_};
   if (session_ != nullptr) session_->report(std::move(why));
@@ -240,12 +247,9 @@ void training_loop::set_hooks(session_setup& setup) {
   setup.on_ending = [this](const run_result& r) { end(r); };
 }
 
-void training_loop::close() {
+void training_loop::close(const std::string& why) {
   if (!runner_.joinable()) return;
-  if (!is_over()) {
-    interrupt();
-    interrupt();
-  }
+  if (!is_over()) abandon(why, error_kind::interrupted);
   if (wait_for_rest()) return runner_.join();
   runner_.detach();
   note(
@@ -337,8 +341,7 @@ void training_loop::wait_until(const std::function<bool()>& is_done,
   try {
     wait(is_done, look);
   } catch (...) {
-    interrupt();
-    interrupt();
+    abandon("interrupted", error_kind::interrupted);
     wait([this] { return over_; }, {});
     throw;
   }
@@ -360,7 +363,13 @@ result<run_summary> training_loop::finish(const std::function<void()>& look) {
   }
   if (std::exchange(is_finished_, true)) return failure();
   if (leads() && !is_over()) member_->session().finish();
-  wait_until([&] { return over_; }, look);
+  wait_until([&] { return over_; },
+             [&] {
+               if (look) look();
+               if (caller_ && caller_->has_unwanted_step())
+                 abandon("has finished, but other processes have begun another step",
+                         error_kind::failed);
+             });
   if (ended_.how != ending::done && !ended_.nothing_lost) return failure();
   if (wait_for_rest()) {
     auto end = ended_;
@@ -476,7 +485,8 @@ bool training_loop::is_over() {
 error training_loop::failure() const {
   const auto kind = kind_of(ended_.how);
   if (!kind) return error{"the training is over", error_kind::failed};
-  return error{*kind == error_kind::interrupted ? "interrupted" : ended_.message, *kind};
+  const auto is_silent = *kind == error_kind::interrupted && ended_.message.empty();
+  return error{is_silent ? "interrupted" : ended_.message, *kind};
 }
 
 }  // namespace rrfp::actors

@@ -105,8 +105,9 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   /// which the state of all ranks is held, or from a checkpoint. steps() says which one. `look`: as
   /// in pass(), called about once a second. Error: no other node came, or the state is lost.
   status recover(const std::function<void()>& look = {});
-  /// Ends the run. A thread that cannot be ended keeps the loop alive.
-  void close();
+  /// Ends the run; the other processes are told `why`. A thread that cannot be ended keeps the loop
+  /// alive.
+  void close(const std::string& why = "has closed the pipeline");
 
   /// Locks out other calls. Error: another call runs.
   result<std::unique_lock<std::mutex>> begin_call();
@@ -145,6 +146,8 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   aftermath end_session(const run_result& r);
   /// Whether the parts of all processes fit together.
   status compare(membership* members);
+  /// Ends the run on all processes, which are told that it was this one.
+  void abandon(const std::string& why, error_kind kind);
   /// Tells the other processes the line of the hooks.
   status exchange_lines(membership* members);
   void note_start(const begun_run& begun);

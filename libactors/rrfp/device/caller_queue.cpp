@@ -131,6 +131,11 @@ void caller_queue::want(step_id step) {
   has_caller_ = true;
 }
 
+bool caller_queue::has_unwanted_step() {
+  const std::lock_guard lock{mutex_};
+  return !has_work() && !items_.empty();
+}
+
 void caller_queue::wake() {
   const std::lock_guard lock{mutex_};
   woken_ = true;

@@ -1,14 +1,33 @@
 """How the ranks of a pipeline find each other: through the store of torch.distributed."""
 
+import atexit
 import json
 import os
 import secrets
 import socket
 import tempfile
+import time
+from datetime import timedelta
 
 import torch.distributed as dist
 
+from .._errors import Error
+
 _made = 0  # pipelines of this process, which all ranks make in the same order
+
+
+def _departures():
+    """Where ranks that end tell those that still wait for their first step."""
+    return dist.PrefixStore("rrfp/left", dist.distributed_c10d._get_default_store())
+
+
+@atexit.register
+def _depart():
+    if dist.is_initialized():
+        try:
+            _departures().set(str(dist.get_rank()), "")
+        except RuntimeError:
+            pass  # who had the store has ended
 
 
 class Rendezvous:
@@ -42,26 +61,43 @@ class Rendezvous:
         if self.node == 0:
             self._store.set(self._key("host"), "127.0.0.1" if len(hosts) == 1 else _own_address())
             self._store.set(self._key("secret"), secrets.token_hex(32))
-        self.host = self._store.get(self._key("host")).decode()
+        self.host = self._of_leader("host").decode()
 
     def key_file(self):
         """A file with the key of the pipeline, to be removed once it is open."""
         file, path = tempfile.mkstemp(prefix="rrfp-key-")  # only the owner may read it
         with os.fdopen(file, "wb") as out:
-            out.write(self._store.get(self._key("secret")))
+            out.write(self._of_leader("secret"))
         return path
 
     def publish(self, port):
         self._store.set(self._key("port"), str(port))
 
     def find(self):
-        return int(self._store.get(self._key("port")))
+        return int(self._of_leader("port"))
+
+    def _of_leader(self, name):
+        limit_s = 60
+        try:
+            self._store.wait([self._key(name)], timedelta(seconds=limit_s))
+        except RuntimeError as e:
+            raise Error(f"rank {self._leader} did not open the pipeline within {limit_s} s") from e
+        return self._store.get(self._key(name))
 
     def _key(self, name):
         return f"{self._leader}/{name}"
 
     def _told(self, rank):
-        return json.loads(self._store.get(f"rank/{rank}"))
+        key, left = f"rank/{rank}", _departures()
+        limit_s = self._store.timeout.total_seconds()
+        until = time.monotonic() + limit_s
+        while not self._store.check([key]):
+            if left.check([str(rank)]):
+                raise Error(f"rank {rank} has ended before its first step")
+            if time.monotonic() > until:
+                raise Error(f"rank {rank} did not come to its first step within {limit_s:.0f} s")
+            time.sleep(0.01)
+        return json.loads(self._store.get(key))
 
 
 def _own_address():

@@ -59,6 +59,7 @@ caf::behavior node_actor::make_behavior() {
   return {
       // The job decides how it ends.
       [this](const interrupted& m) { post(job_, m); },
+      [this](const failed& m) { post(job_, m); },
       [this](const drain_asked& m) { post(job_, m); },
       [this](const node_lost& m) {
         // The job may not have noticed: only these two nodes may have lost each other.
