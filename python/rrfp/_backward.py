@@ -13,14 +13,6 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ._modules import register_hook
 
 
-def _run(outputs, grads, keeps_graph=False, inputs=(), accumulates=True):
-    """torch.autograd.backward() or grad() without their checks, which take a third of the time of a small backward."""
-    run = torch.autograd.Variable._execution_engine.run_backward
-    return run(
-        tuple(outputs), tuple(grads), keeps_graph, False, inputs, allow_unreachable=True, accumulate_grad=accumulates
-    )
-
-
 def full(outputs, grads, inputs):
     """The gradients of the inputs, of which this is the last use; adds those of the weights to `grad` of the leaves."""
     raw = {}  # by input: the gradient, if `grad` will be a copy with other strides
@@ -28,7 +20,7 @@ def full(outputs, grads, inputs):
         if v.requires_grad:
             register_hook(v, functools.partial(_note, raw, id(v), v.stride()))
     if outputs:
-        _run(outputs, grads)
+        torch.autograd.backward(outputs, grads)
     found = [raw.get(id(v), v.grad) for v in inputs]
     for v in inputs:
         v.grad = None
@@ -97,7 +89,7 @@ def _input_grads(outputs, grads, inputs):
     wanted = [v for v in inputs if v.requires_grad]
     if not wanted or not outputs:
         return [None] * len(inputs)
-    found = _run(outputs, grads, keeps_graph=True, inputs=tuple(wanted), accumulates=False)
+    found = torch.autograd.grad(outputs, wanted, grads, retain_graph=True, allow_unused=True)
     found = dict(zip(map(id, wanted), found))
     return [found.get(id(v)) for v in inputs]
 
