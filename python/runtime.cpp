@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,9 +15,11 @@
 
 #include <pybind11/stl.h>
 #include <rrfp/actors/job_checkpoint.hpp>
+#include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/actors/training_loop.hpp>
 #include <rrfp/compute/keyed_hash.hpp>
+#include <rrfp/compute/user_functions.hpp>
 #include <rrfp/job/check_job.hpp>
 #include <rrfp/policies/registry.hpp>
 
@@ -93,11 +96,16 @@ class python_store final : public actors::agent_store {
   explicit python_store(py::object store) : store_(shared(std::move(store))) {}
 
   status publish(std::uint16_t port) override {
-    with_gil([&] { store_->attr("publish")(port); });
-    return success();
+    return caught([&] {
+      with_gil([&] { store_->attr("publish")(port); });
+      return success();
+    });
   }
   result<std::uint16_t> find(const std::stop_token&) override {
-    return with_gil([&] { return store_->attr("find")().cast<std::uint16_t>(); });
+    return caught([&] {
+      return with_gil(
+          [&] { return result<std::uint16_t>{store_->attr("find")().cast<std::uint16_t>()}; });
+    });
   }
 
  private:
@@ -140,6 +148,21 @@ struct runtime_options {
   bool traces = false, has_state = false;
 };
 
+/// Each process tells all one line once its parts are made, and hears the lines of all.
+std::function<status(actors::membership*)> exchange_of(runtime_options& o) {
+  if (o.tell.is_none()) return {};
+  return [tell = shared(std::move(o.tell)),
+          hear = shared(std::move(o.hear))](actors::membership* members) {
+    const auto mine = caught([&] {
+      return with_gil([&] { return result<std::string>{(*tell)().cast<std::string>()}; });
+    });
+    const auto all = members != nullptr ? actors::lines_of_all(*members, mine) : mine;
+    if (!all) return status{all.failure()};
+    with_gil([&] { (*hear)(*all); });
+    return success();
+  };
+}
+
 /// One pipeline of this process.
 class runtime {
  public:
@@ -162,14 +185,6 @@ class runtime {
     };
     options.hooks.on_note = says("on_note", std::move(o.on_note));
     options.hooks.on_report = says("on_report", std::move(o.on_report));
-    if (!o.tell.is_none()) {
-      options.hooks.tell = [tell = shared(std::move(o.tell))] {
-        return with_gil([&] { return (*tell)().cast<std::string>(); });
-      };
-      options.hooks.hear = [hear = shared(std::move(o.hear))](const std::string& lines) {
-        with_gil([&] { (*hear)(lines); });
-      };
-    }
     if (!o.before_ranks.is_none())
       options.hooks.before_ranks = [hook = shared(std::move(o.before_ranks))] {
         with_gil([&] { (*hook)(); });
@@ -185,7 +200,7 @@ class runtime {
     check(without_gil([&] {
       auto setup = setup_for(j, std::move(o.make_rank), o.has_state, on_caller);
       if (!setup) return status{setup.failure()};
-      return loop_->open(std::move(framework), *std::move(setup), {}, trace_);
+      return loop_->open(std::move(framework), *std::move(setup), exchange_of(o), trace_);
     }));
   }
   runtime(const runtime&) = delete;

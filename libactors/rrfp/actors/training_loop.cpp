@@ -4,7 +4,6 @@
 #include <limits>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
@@ -134,7 +133,7 @@ status training_loop::begin() {
                    kind_of(end.how).value_or(error_kind::failed)};
     }
     note_start(member_->run());
-    const auto agreed = compare(member_->run().node.members);
+    const auto agreed = check_ ? check_(member_->run().node.members) : success();
     if (agreed) break;
     // Another process may have been lost meanwhile.
     run_result ended;
@@ -193,34 +192,6 @@ void training_loop::note_start(const begun_run& begun) {
   }
   if (const auto& resume = begun.start.setup.resume)
     note(fmt::format("resumes after step {} from {}", begun.first_step(), resume->folder));
-}
-
-status training_loop::compare(membership* members) {
-  if (check_)
-    if (auto good = check_(members); !good) return good;
-  return exchange_lines(members);
-}
-
-status training_loop::exchange_lines(membership* members) {
-  const auto& hooks = options_.hooks;
-  if (!hooks.tell) return success();
-  const auto mine = caught([&] { return result<std::string>{hooks.tell()}; });
-  if (members == nullptr) {
-    if (!mine) return mine.failure();
-    hooks.hear(*mine);
-    return success();
-  }
-  constexpr std::chrono::seconds limit{30};
-  const auto all = agree(
-      *members, mine,
-      [](std::vector<std::string> lines) -> result<std::vector<std::string>> {
-        std::erase(lines, "");  // of nodes that are absent
-        return std::vector<std::string>{fmt::format("{}", fmt::join(lines, "\n"))};
-      },
-      limit);
-  if (!all) return all.failure();
-  hooks.hear(*all);
-  return success();
 }
 
 void training_loop::set_hooks(session_setup& setup) {

@@ -55,10 +55,6 @@ struct loop_hooks {
   /// Called when a run begins, and when it has ended, before calls return its error.
   std::function<void()> on_begin;
   std::function<void()> on_end;
-  /// A line that each process tells all once its parts are made, and what receives the lines of all
-  /// processes; set both on all processes, or none. open() and recover() call them.
-  std::function<std::string()> tell = {};
-  std::function<void(const std::string& lines)> hear = {};
 };
 
 struct loop_options {
@@ -95,7 +91,8 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
 
   /// Finds the place of this process, joins the others unless it is alone, opens the session and
   /// resumes from a checkpoint as [checkpoint] says. The hooks of `setup` that serve the loop are
-  /// set here. `check`: called on every process once its ranks are made. `kept` lives until the run
+  /// set here. `check`: called on every process once its ranks are made, with null if it is alone;
+  /// whether the parts of all processes fit together. `kept` lives until the run
   /// has ended.
   status open(std::shared_ptr<const framework> framework, session_setup setup,
               std::function<status(membership*)> check = {},
@@ -144,12 +141,8 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   status begin();
   /// The session has ended; the job with it, or it goes on.
   aftermath end_session(const run_result& r);
-  /// Whether the parts of all processes fit together.
-  status compare(membership* members);
   /// Ends the run on all processes, which are told that it was this one.
   void abandon(const std::string& why, error_kind kind);
-  /// Tells the other processes the line of the hooks.
-  status exchange_lines(membership* members);
   void note_start(const begun_run& begun);
   void set_hooks(session_setup& setup);
   /// Computes meanwhile, if this thread does. `is_done` is called with mutex_ locked, `look`
