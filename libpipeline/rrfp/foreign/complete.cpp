@@ -57,8 +57,7 @@ status keep_whole_steps(std::vector<placed_record>& records, found_run& made) {
   if (kept.empty())
     return error{
         fmt::format("{}: expected a step with every task on all {} stages, got none of {}, the "
-                    "last one without {}: "
-                    "record a whole step on every rank",
+                    "last one without {}: record a whole step on every rank",
                     made.file, run.shape.stages, steps.size(), lacks)};
   if (kept.size() < steps.size())
     made.notes.push_back(fmt::format("{} of {} steps are left out: tasks are missing in them.",

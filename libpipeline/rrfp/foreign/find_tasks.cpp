@@ -34,6 +34,12 @@ auto within_time(const std::vector<Record>& list, nanoseconds begin, nanoseconds
   return std::pair{first, std::lower_bound(first, list.end(), std::max(begin, end), before)};
 }
 
+/// The last of these ordered times up to `at`; 0: none.
+nanoseconds last_up_to(const std::vector<nanoseconds>& times, nanoseconds at) {
+  const auto after = std::upper_bound(times.begin(), times.end(), at);
+  return after == times.begin() ? 0 : *std::prev(after);
+}
+
 /// The end of the last message that was sent, or received, by a call in `posted`.
 std::optional<nanoseconds> message_of(const rank_trace& trace, const interval& posted,
                                       bool is_send) {
@@ -198,11 +204,6 @@ class by_operators {
     return last_up_to(trace_.updates, at) > edge ? 0 : edge;
   }
 
-  static nanoseconds last_up_to(const std::vector<nanoseconds>& times, nanoseconds at) {
-    const auto after = std::upper_bound(times.begin(), times.end(), at);
-    return after == times.begin() ? 0 : *std::prev(after);
-  }
-
   found_task forward_at(nanoseconds first, nanoseconds last) const {
     found_task f;
     const auto edge = edge_before(first);
@@ -286,10 +287,8 @@ void find_arrivals(const rank_trace& trace, std::vector<found_task>& tasks) {
   std::sort(received.begin(), received.end());
   nanoseconds last = 0;
   for (auto& t : tasks) {
-    const auto after = std::upper_bound(received.begin(), received.end(), t.begin);
-    if (!t.arrived && t.kind != task_kind::weight && after != received.begin() &&
-        *std::prev(after) > last)
-      t.arrived = *std::prev(after);
+    const auto arrived = last_up_to(received, t.begin);
+    if (!t.arrived && t.kind != task_kind::weight && arrived > last) t.arrived = arrived;
     last = t.end;
   }
 }
