@@ -91,9 +91,8 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
 
   /// Finds the place of this process, joins the others unless it is alone, opens the session and
   /// resumes from a checkpoint as [checkpoint] says. The hooks of `setup` that serve the loop are
-  /// set here. `check`: called on every process once its ranks are made, with null if it is alone;
-  /// whether the parts of all processes fit together. `kept` lives until the run
-  /// has ended.
+  /// set here. `check` says whether the parts of all processes fit together: every process calls it
+  /// once its ranks are made, with null if it is alone. `kept` lives until the run has ended.
   status open(std::shared_ptr<const framework> framework, session_setup setup,
               std::function<status(membership*)> check = {},
               std::shared_ptr<const void> kept = nullptr);
