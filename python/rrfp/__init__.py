@@ -49,15 +49,16 @@ def __getattr__(name):
     return value
 
 
-def keyed_generator(seed, step, microbatch, stage):
-    """A context in which torch's default generator is seeded by these four numbers; then it is as before.
+def keyed_generator(seed, step, microbatch, stage, device=None):
+    """A context in which torch's default generator, and that of a CUDA device, is seeded by these four numbers; then it is
+    as before.
 
     The pipeline runs each forward of a stage that draws random numbers in it; `step` counts from 1. A plain
     loop that does the same gets the same numbers.
     """
     from ._draws import Generator
 
-    return Generator(_runtime.key_of_draws(seed, step, microbatch, stage))
+    return Generator(_runtime.key_of_draws(seed, step, microbatch, stage), device)
 
 
 __all__ = [

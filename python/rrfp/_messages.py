@@ -171,12 +171,15 @@ def _packed(structure, leaves, local, note=None):
         at = _aligned(at + data.numel() * data.element_size())
     head = json.dumps([structure, texts, note]).encode()
     begin = _aligned(8 + len(head))
-    packed = torch.empty(begin + at, dtype=torch.uint8)
+    devices = {data.device for _, data in parts if data.is_cuda}
+    packed = torch.empty(begin + at, dtype=torch.uint8, device="cpu", pin_memory=bool(devices))
     prefix = bytearray(len(head).to_bytes(8, "little") + head)
     packed[: len(prefix)] = torch.frombuffer(prefix, dtype=torch.uint8)
     for at, data in parts:
         size = data.numel() * data.element_size()
-        packed[begin + at : begin + at + size].view(data.dtype).view(data.shape).copy_(data)
+        packed[begin + at : begin + at + size].view(data.dtype).view(data.shape).copy_(data, non_blocking=True)
+    for device in devices:
+        torch.cuda.current_stream(device).synchronize()
     return to_dlpack(packed)
 
 
@@ -357,7 +360,7 @@ def _placement_of(text):
 def _at_home(tensor, device):
     """On the device. On the CPU at a boundary: kernels may round differently at other addresses."""
     if device is not None and device.type != "cpu":
-        return tensor.to(device)
+        return tensor.pin_memory().to(device, non_blocking=True)  # else it would wait for all work of the device
     return tensor if tensor.data_ptr() % _alignment == 0 else tensor.clone()
 
 

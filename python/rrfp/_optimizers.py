@@ -84,7 +84,7 @@ class Optimizer:
 def _as_tensor(value):
     if isinstance(value, torch.Tensor):
         return value.detach()
-    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
+    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64, device="cpu")
 
 
 def _numbers_of(group):

@@ -66,7 +66,7 @@ class Part:
     def backward(self, mb, grads, is_whole, folds):
         """B, or BW if `is_whole`; `grads` of the outputs. Returns the gradients of the inputs."""
         flight = self._flights[mb]
-        begun = self._trial.now()
+        begun = self._trial.now(self.device)
         if flight.compute is not None and any(g is not None for g in grads):
             before = hooks_entered()
             flight.outputs, _ = flight.compute(True)
@@ -88,16 +88,16 @@ class Part:
             self._keep_own(flight)
         if is_whole:
             self._fold(mb, folds)
-        flight.ns = self._trial.now() - begun
+        flight.ns = self._trial.now(self.device) - begun
         return found
 
     def weight(self, mb, folds):
         """W of a microbatch whose B has run."""
         flight = self._flights[mb]
-        begun = self._trial.now()
+        begun = self._trial.now(self.device)
         self._fold(mb, folds)
         if len(folds) == 1 and folds.start == mb:
-            self._trial.add(flight.is_split, flight.ns + self._trial.now() - begun)
+            self._trial.add(flight.is_split, flight.ns + self._trial.now(self.device) - begun)
 
     def local(self, way):
         """Where tensors on devices wait for a neighbour in this process; None: there is none."""
@@ -291,9 +291,14 @@ class _SplitTrial:
         self._is_decided = self._splits = False
         self._times = ([], [])  # whole, split
 
-    def now(self):
-        """The time of this thread, which is dear to ask for, as long as it matters."""
-        return 0 if self._is_decided else time.thread_time_ns()
+    def now(self, device):
+        """The time of this thread, or when the device has done its work: dear to ask for, so only as long as it matters."""
+        if self._is_decided:
+            return 0
+        if device is None or device.type == "cpu":
+            return time.thread_time_ns()
+        torch.cuda.synchronize(device)
+        return time.perf_counter_ns()
 
     def splits_next(self):
         if not self._is_decided:

@@ -444,7 +444,7 @@ class Pipeline:
         finally:
             self._model.batch = None
         if losses is not None:
-            losses.extend(torch.tensor(loss, dtype=torch.float64) for loss in self.last.losses)
+            losses.extend(torch.tensor(loss, dtype=torch.float64, device="cpu") for loss in self.last.losses)
         return batch
 
     def _may_move(self):

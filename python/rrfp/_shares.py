@@ -125,7 +125,7 @@ def _set_total(parameter, terms, counts, replicas):
     total = None
     for term, count in zip(terms, counts):
         if isinstance(term, float):
-            value = torch.full(like.shape, term, dtype=_type_of_sums(like.dtype))
+            value = torch.full(like.shape, term, dtype=_type_of_sums(like.dtype), device="cpu")
         else:
             value = real(term).to("cpu", _type_of_sums(like.dtype), copy=True).contiguous()
         if count > 0:

@@ -168,7 +168,7 @@ class TrainingRank(Rank):
     def _unscale(self):
         if self._scale.is_on and not self._is_unscaled:
             self._is_unscaled = True
-            inverse = torch.tensor(1 / self._scale.value, dtype=torch.float32)  # as GradScaler does
+            inverse = torch.tensor(1 / self._scale.value, dtype=torch.float32, device="cpu")  # as GradScaler does
             for p, *_ in self._parameters:
                 if p.grad is not None:
                     p.grad.mul_(inverse.to(p.grad.device))
@@ -220,8 +220,8 @@ class TrainingRank(Rank):
                 )
             yield f"{_optimizer_prefix}{name}.{state}", value, cut
         if self._scale.is_on:
-            yield _scale_name, torch.tensor(self._scale.value, dtype=torch.float64), None
-            yield _good_steps_name, torch.tensor(self._scale.good_steps), None
+            yield _scale_name, torch.tensor(self._scale.value, dtype=torch.float64, device="cpu"), None
+            yield _good_steps_name, torch.tensor(self._scale.good_steps, device="cpu"), None
 
     def snapshot(self, with_copies, is_copied):
         with self.kept:
@@ -282,7 +282,7 @@ class TrainingRank(Rank):
                 saved, part = pieces[f"{_optimizer_prefix}{name}.{state}"][0]
                 cut = self._cut(p)
                 if part is not None or list(saved.shape) == (cut[0] if cut else list(p.shape)):
-                    like = torch.empty(p.shape, dtype=saved.dtype)
+                    like = torch.empty(p.shape, dtype=saved.dtype, device="cpu")
                     saved = _found(pieces, f"{_optimizer_prefix}{name}.{state}", like, cut)
                 states.append((index, state, saved))
         return values, scale, states
@@ -315,7 +315,7 @@ class LossScale:
         self.good_steps += 1
         if self.good_steps == self._interval:
             self.good_steps = 0
-            if torch.tensor(self.value * 2, dtype=torch.float32).isfinite():
+            if torch.tensor(self.value * 2, dtype=torch.float32, device="cpu").isfinite():
                 self.value *= 2
 
 
@@ -325,7 +325,7 @@ def shape_of(tensor):
 
 def _has_any(groups, values):
     """Whether any member has something else than None, for each value."""
-    has = torch.tensor([value is not None for value in values], dtype=torch.int64)
+    has = torch.tensor([value is not None for value in values], dtype=torch.int64, device="cpu")
     for group in groups:
         group.max(to_dlpack(has))
     return has.tolist()
@@ -369,7 +369,7 @@ def _found(pieces, name, like, cut):
             return value
     dim = cut[1] if cut else pieces[name][0][1][1]
     begin, length = (cut[3], cut[4]) if cut else (0, wanted[dim])
-    joined, got = torch.empty(like.shape, dtype=like.dtype), 0
+    joined, got = torch.empty(like.shape, dtype=like.dtype, device="cpu"), 0
     taken = set()
     for value, part in pieces[name]:
         _, at_dim, blocks, offset, size = part or (wanted, dim, 1, 0, wanted[dim])

@@ -1,4 +1,4 @@
-"""A rank of two that share a file: rank 1 leaves, and rank 0 prints what it is told.
+"""A rank of two that share a file: one leaves, and the other one prints what it is told.
 
 usage: leaving_program.py RANK FILE HOW
 """
@@ -12,21 +12,24 @@ from torch.distributed.pipelining import PipelineStage
 from rrfp.torch import ReadySchedule
 
 rank, file, how = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+leaves = rank == (0 if how == "setting" else 1)
+settings = {"jitter.compute": "none such"} if leaves and how == "setting" else {}
 torch.set_num_threads(1)
 dist.init_process_group("gloo", f"file://{file}", rank=rank, world_size=2)
 stage = PipelineStage(torch.nn.Linear(4, 4), rank, 2, torch.device("cpu"))
-schedule = ReadySchedule(stage, 2, loss_fn=torch.nn.functional.mse_loss, hang_timeout_s=200)
+schedule = ReadySchedule(stage, 2, loss_fn=torch.nn.functional.mse_loss, hang_timeout_s=200, settings=settings)
 x = torch.zeros(2, 4)
 try:
     for step in range(3):
-        if rank == 1 and step == (0 if how == "before" else 1):
+        if leaves and step == (0 if how in ("before", "setting") else 1):
             if how in ("before", "exit"):
                 sys.exit()
             if how == "raise":
                 raise LookupError("no more rows")
-            schedule.close()
+            if how == "close":
+                schedule.close()
         schedule.step(*((x,) if rank == 0 else ()), target=x if rank == 1 else None)
 except RuntimeError as e:
-    if rank == 1:
+    if leaves:
         raise
     print(f"{type(e).__name__}: {e}")

@@ -18,8 +18,8 @@ from torch.distributed.pipelining import PipelineStage
 import rrfp
 from rrfp.torch import ReadySchedule, pipelining_fn
 
-cpu = torch.device("cpu")
 steps, width = 4, 32
+device = None  # of this rank
 
 
 class Block(torch.nn.Module):
@@ -38,9 +38,10 @@ class Block(torch.nn.Module):
         return y if self.outputs == 1 else (y, (x + y).half(), torch.ones(len(x), dtype=torch.bool))
 
 
-def blocks(count, **options):
+def blocks(count, make=lambda i: Block()):
     torch.manual_seed(0)
-    return [Block(**options) for _ in range(count)]
+    with torch.device("cpu"):
+        return [make(i).to(device) for i in range(count)]
 
 
 def loss_fn(output, target):
@@ -56,10 +57,8 @@ def placed(chunks, style):
 def microbatches(step, count, dtype=torch.float32, rows=None):
     torch.manual_seed(100 + step)
     sizes = rows or [4] * count
-    return (
-        [torch.randn(n, width, dtype=dtype) for n in sizes],
-        [torch.randn(n, width, dtype=dtype) for n in sizes],
-    )
+    draw = lambda: [torch.randn(n, width, dtype=dtype, device="cpu").to(device) for n in sizes]
+    return draw(), draw()
 
 
 def plain_loop(parts, batches, make_optimizer, around=lambda step, mb, part: contextlib.nullcontext()):
@@ -92,7 +91,7 @@ def train(chunks, style, options, count=6, counts=(), dtype=torch.float32, rows=
     mine = placed(chunks, style)
     own = {i: copy.deepcopy(whole[i]) for i in mine}
     optimizers = [make_optimizer(part.parameters()) for part in own.values()]
-    stages = [PipelineStage(own[i], i, chunks * ranks, cpu) for i in mine]
+    stages = [PipelineStage(own[i], i, chunks * ranks, device) for i in mine]
     schedule = ReadySchedule(stages, count, loss_fn=loss_fn, seed=7, **options)
     losses = []
     for step, (inputs, targets) in enumerate(batches):
@@ -147,7 +146,7 @@ def other_counts(options):
 def disagreeing(options):
     """The last rank has other microbatches than the first one."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    schedule = ReadySchedule(PipelineStage(Block(), rank, ranks, cpu), 4, loss_fn=loss_fn, **options)
+    schedule = ReadySchedule(PipelineStage(Block(), rank, ranks, device), 4, loss_fn=loss_fn, **options)
     x = torch.zeros(2, width)
     try:
         schedule.step(
@@ -164,17 +163,14 @@ def other_rows(options):
 
 
 def many_outputs(options):
-    def make(count):
-        torch.manual_seed(0)
-        return [Block(outputs=3 if i + 1 < count else 1) for i in range(count)]
-
+    make = lambda count: blocks(count, lambda i: Block(outputs=3 if i + 1 < count else 1))
     train(1, "loop", options, make_blocks=make)
 
 
 def dropout(options):
     """The plain loop draws the numbers of the schedule."""
-    around = lambda step, mb, part: rrfp.keyed_generator(7, step, mb, part)
-    train(1, "loop", options, make_blocks=lambda count: blocks(count, dropout=0.3), around=around)
+    around = lambda step, mb, part: rrfp.keyed_generator(7, step, mb, part, device)
+    train(1, "loop", options, make_blocks=lambda count: blocks(count, lambda i: Block(dropout=0.3)), around=around)
 
 
 def checkpointed(options):
@@ -184,28 +180,21 @@ def checkpointed(options):
         def forward(self, x):
             return checkpoint(super().forward, x, use_reentrant=False)
 
-    def make(count):
-        torch.manual_seed(0)
-        return [Checkpointed() for _ in range(count)]
-
-    train(1, "loop", options, make_blocks=make)
+    train(1, "loop", options, make_blocks=lambda count: blocks(count, lambda i: Checkpointed()))
 
 
 def batch_norm(options):
     """Statistics are those of the microbatches in order."""
 
-    def make(count):
-        torch.manual_seed(0)
-        return [torch.nn.Sequential(Block(), torch.nn.BatchNorm1d(width)) for _ in range(count)]
-
+    make = lambda count: blocks(count, lambda i: torch.nn.Sequential(Block(), torch.nn.BatchNorm1d(width)))
     train(1, "loop", options, make_blocks=make)
 
 
 def evaluation(options):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     whole = blocks(ranks)
-    schedule = ReadySchedule(PipelineStage(whole[rank], rank, ranks, cpu), 3, loss_fn=loss_fn, **options)
-    x, y = torch.randn(12, width, generator=torch.Generator().manual_seed(3)), torch.zeros(12, width)
+    schedule = ReadySchedule(PipelineStage(whole[rank], rank, ranks, device), 3, loss_fn=loss_fn, **options)
+    x, y = torch.cat(microbatches(0, 3)[0]), torch.zeros(12, width)
     args, target = ((x,) if rank == 0 else ()), (y if rank == ranks - 1 else None)
     for _ in range(2):
         losses = []
@@ -227,13 +216,13 @@ def fully_sharded(options):
     """Two stages of two ranks each, over which FSDP2 spreads the parameters: the sums of both replicas."""
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+    mesh = init_device_mesh(device.type, (2, 2), mesh_dim_names=("pp", "dp"))
     pp, dp = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
     whole = blocks(2)
     part = copy.deepcopy(whole[pp])
     fully_shard(part, mesh=mesh["dp"], reshard_after_forward=False)
     optimizer = torch.optim.SGD(part.parameters(), 0.1)
-    stage = PipelineStage(part, pp, 2, cpu, group=mesh["pp"].get_group())
+    stage = PipelineStage(part, pp, 2, device, group=mesh["pp"].get_group())
     schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, **options)
     optimizers = [torch.optim.SGD(block.parameters(), 0.1) for block in whole]
     for step in range(steps):
@@ -267,11 +256,11 @@ def replicated(options):
     """DistributedDataParallel inside the parts."""
     from torch.nn.parallel import DistributedDataParallel
 
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+    mesh = init_device_mesh(device.type, (2, 2), mesh_dim_names=("pp", "dp"))
     pp, dp = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
     whole = blocks(2)
     part = DistributedDataParallel(copy.deepcopy(whole[pp]), process_group=mesh["dp"].get_group())
-    stage = PipelineStage(part, pp, 2, cpu, group=mesh["pp"].get_group())
+    stage = PipelineStage(part, pp, 2, device, group=mesh["pp"].get_group())
     schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, **options)
     inputs, targets = microbatches(0, 8)
     mine = slice(4 * dp, 4 * dp + 4)
@@ -291,13 +280,13 @@ def tensor_parallel(options):
     """Two stages of two tensor-parallel ranks, with sequence parallelism if the options say so."""
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "tp"))
+    mesh = init_device_mesh(device.type, (2, 2), mesh_dim_names=("pp", "tp"))
     pp = mesh["pp"].get_local_rank()
     whole = blocks(2)
     part = parallelize_module(
         copy.deepcopy(whole[pp]), mesh["tp"], {"first": ColwiseParallel(), "second": RowwiseParallel()}
     )
-    stage = PipelineStage(part, pp, 2, cpu, group=mesh["pp"].get_group())
+    stage = PipelineStage(part, pp, 2, device, group=mesh["pp"].get_group())
     schedule = ReadySchedule(stage, 6, loss_fn=loss_fn, **options)
     inputs, targets = microbatches(0, 6)
     losses = []
@@ -319,7 +308,7 @@ def tensor_parallel(options):
 def reported(options):
     """The picture of a step, the metrics, and a trace for Perfetto."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    schedule = ReadySchedule(PipelineStage(Block(), rank, ranks, cpu), 4, loss_fn=loss_fn, trace=True, **options)
+    schedule = ReadySchedule(PipelineStage(Block(), rank, ranks, device), 4, loss_fn=loss_fn, trace=True, **options)
     x = torch.zeros(8, width)
     schedule.step(*((x,) if rank == 0 else ()), target=x if rank == ranks - 1 else None)
     assert schedule.report().svg.startswith("<svg")
@@ -337,15 +326,18 @@ def reported(options):
 def refused(options):
     """What a schedule cannot do is refused, on all ranks alike."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    stage = PipelineStage(Block(), rank, ranks, cpu)
+    stage = PipelineStage(Block(), rank, ranks, device)
+    elsewhere = PipelineStage(Block(), rank, ranks, torch.device("meta"))
     for wrong, word in [
         ({"policy": "bwf"}, "bfw_plus"),
         ({"gradient_order": "some"}, "exact"),
         ({"split_backward": "no"}, "split_backward"),
         ({"settings": {"dispatch.weight_pieces": 2}}, "weight_pieces"),
+        ({"stages": elsewhere}, "CUDA device, got meta"),
+        ({"stages": [stage, elsewhere]}, "CUDA device, got cpu, meta"),
     ]:
         try:
-            ReadySchedule(stage, 4, **wrong)
+            ReadySchedule(**{"stages": stage, "n_microbatches": 4, **wrong})
         except ValueError as e:
             assert word in str(e), e
         else:
@@ -370,7 +362,7 @@ def in_a_trainer(options):
 
     def base(model, *, parallel_dims, loss_fn, n):
         rank, ranks = dist.get_rank(), dist.get_world_size()
-        stage = PipelineStage(model[rank], rank, ranks, cpu)
+        stage = PipelineStage(model[rank], rank, ranks, device)
         schedule = Schedule1F1B(stage, n, loss_fn=loss_fn, scale_grads=False)
         return schedule, [model[rank]], rank == 0, rank + 1 == ranks
 
@@ -408,7 +400,7 @@ def in_a_trainer(options):
 
 def collective_outside(options):
     """A sum over both replicas inside a forward: refused, unless the replicas run the same tasks."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+    mesh = init_device_mesh(device.type, (2, 2), mesh_dim_names=("pp", "dp"))
     pp = mesh["pp"].get_local_rank()
 
     class Averaging(Block):
@@ -420,7 +412,7 @@ def collective_outside(options):
 
     x = torch.zeros(8, width)
     for domain in (None, mesh["dp"]):
-        stage = PipelineStage(Averaging() if pp == 0 else Block(), pp, 2, cpu, group=mesh["pp"].get_group())
+        stage = PipelineStage(Averaging() if pp == 0 else Block(), pp, 2, device, group=mesh["pp"].get_group())
         schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, domain=domain, **options)
         try:
             schedule.step(*((x,) if pp == 0 else ()), target=x if pp == 1 else None)
@@ -441,7 +433,7 @@ def interrupted(options):
                 os.kill(os.getpid(), signal.SIGINT)
             return super().forward(x)
 
-    schedule = ReadySchedule(PipelineStage(Slow(), rank, ranks, cpu), 4, loss_fn=loss_fn, **options)
+    schedule = ReadySchedule(PipelineStage(Slow(), rank, ranks, device), 4, loss_fn=loss_fn, **options)
     x = torch.zeros(8, width)
     try:
         schedule.step(*((x,) if rank == 0 else ()), target=x if rank == ranks - 1 else None)
@@ -467,7 +459,7 @@ def raised(options):
             return super().forward(x)
 
     part = Broken() if rank == 1 else Block()
-    schedule = ReadySchedule(PipelineStage(part, rank, ranks, cpu), 4, loss_fn=loss_fn, **options)
+    schedule = ReadySchedule(PipelineStage(part, rank, ranks, device), 4, loss_fn=loss_fn, **options)
     x = torch.zeros(8, width)
     try:
         schedule.step(*((x,) if rank == 0 else ()), target=x if rank == ranks - 1 else None)
@@ -480,6 +472,12 @@ def raised(options):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    else:
+        device = torch.device("cpu")
+    torch.set_default_device(device)
     dist.init_process_group("gloo")
     for case in sys.argv[2:]:
         globals()[case](ast.literal_eval(sys.argv[1]))

@@ -1,5 +1,6 @@
 """Schedules of torch.distributed.pipelining that run by readiness, in several processes."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -20,8 +21,12 @@ RUNS = [
 ]
 
 
-@pytest.mark.parametrize("processes, options, cases", RUNS, ids=lambda value: value[0] if isinstance(value, list) else "")
-def test_a_ready_schedule_gives_the_bits_of_a_plain_loop(processes, options, cases):
+def first_of(value):
+    return value[0] if isinstance(value, list) else ""
+
+
+@pytest.mark.parametrize("processes, options, cases", RUNS, ids=first_of)
+def test_a_ready_schedule_gives_the_bits_of_a_plain_loop(processes, options, cases, variables=()):
     done = subprocess.run(
         [
             *[sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"],
@@ -31,15 +36,33 @@ def test_a_ready_schedule_gives_the_bits_of_a_plain_loop(processes, options, cas
         text=True,
         timeout=300,
         cwd=FOLDER,
+        env={**os.environ, **dict(variables)},
     )
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("passed")] == [f"passed {c}" for c in cases]
+
+
+# The fake draws other random numbers on each device, and FSDP2 fails on it without rrfp as well.
+@pytest.mark.skipif("RRFP_HOST_CUDA" not in os.environ, reason="no host-side fake of CUDA")
+@pytest.mark.parametrize(
+    "processes, options, cases",
+    [
+        (2, {"settings": JITTER}, ["interleaved", "v_shape", "many_outputs", "evaluation"]),
+        (2, {"split_backward": True, "policy": "zb_h1"}, ["one_chunk", "other_rows"]),
+        (4, {}, ["replicated", "tensor_parallel"]),
+    ],
+    ids=first_of,
+)
+def test_stages_on_cuda_devices(processes, options, cases):
+    fake = {"LD_PRELOAD": os.environ["RRFP_HOST_CUDA"], "RRFP_HOST_CUDA_DEVICES": "4"}
+    test_a_ready_schedule_gives_the_bits_of_a_plain_loop(processes, options, cases, fake)
 
 
 @pytest.mark.parametrize(
     "how, told",
     [
         ("before", "rank 1 has ended before its first step"),
+        ("setting", "rank 0 has ended before its first step"),
         ("exit", "node 1 (stage 1): the program has ended"),
         ("raise", "node 1 (stage 1): LookupError: no more rows"),
         ("close", "node 1 (stage 1): has finished, but other processes have begun another step"),
@@ -57,7 +80,7 @@ def test_a_rank_is_told_at_once_how_another_one_left(tmp_path, how, told):
     finally:
         for process in processes:
             process.kill()
-    assert out[0] == f"Error: {told}\n"
+    assert f"Error: {told}\n" in out
 
 
 def test_the_package_imports_without_torch():

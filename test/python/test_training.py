@@ -40,6 +40,24 @@ def test_losses_and_weights_equal_those_of_a_plain_loop(stages, way):
     assert equal(parts, plain)
 
 
+def test_only_the_model_makes_tensors_on_the_default_device(tmp_path):
+    """"meta" stands for it: nothing can be computed there."""
+    sgd = lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9)
+    parts = mlp(2)
+    plain = twin(parts)
+    x, y = rows(0)
+    expected = train_plainly(plain, loss_fn, [(x, y)] * 2, 6, sgd)
+    settings = {"checkpoint.dir": str(tmp_path)}
+    for losses_of_step in expected:
+        losses = []
+        with torch.device("meta"):
+            options = {"n_microbatches": 6, "optimizer": sgd, "settings": settings, "on_note": lambda line: None}
+            with rrfp.Pipeline(parts, loss_fn, **options) as pipe:
+                pipe.step(x, target=y, losses=losses)
+        assert [loss.item() for loss in losses] == losses_of_step
+    assert equal(parts, plain)
+
+
 # The second backend compiles again in threads of another pipeline.
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compiled_modules(backend):

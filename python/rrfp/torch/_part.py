@@ -13,11 +13,21 @@ from .._modules import forwards_in_order
 from .._part import Part, Slot
 
 
+class Local:
+    """What the stages of a rank share: its device, their positions, and tensors on the device from one to the next."""
+
+    def __init__(self, device, stages):
+        self.device, self.stages = device, stages
+        self.tensors = {}
+
+
 class StagePart(Part):
     """A stage; gradients end up in `grad` of its parameters, reduced over data-parallel ranks."""
 
-    def __init__(self, stage, splits, is_exact, mesh_of):
+    def __init__(self, stage, local, splits, is_exact, mesh_of):
         self.stage = stage
+        self.device = local.device
+        self._local = local
         self.is_sharded = isinstance(stage.submod, FSDPModule)
         module = stage.submod
         module = module.module if isinstance(module, DistributedDataParallel) else module
@@ -26,8 +36,12 @@ class StagePart(Part):
         self.mesh_of = mesh_of
         self.seed = 0
         self.batch = None
-        self._draws = Draws()
+        self._draws = Draws(self.device)
         self._is_checked = False
+
+    def local(self, way):
+        is_here = self.device.type != "cpu" and self.stage.stage_index + way in self._local.stages
+        return self._local.tensors if is_here else None
 
     def begin_step(self, step, trains):
         self.begin(trains)
@@ -46,7 +60,7 @@ class StagePart(Part):
         if self.is_first:
             args, inputs = batch.args[mb], []
         else:
-            args, inputs, _ = decode(message, mesh_of=self.mesh_of)
+            args, inputs, _ = decode(message, self.device, self.mesh_of, self.local(-1))
             args = args if isinstance(args, tuple) else (args,)
         return self.forward(mb, inputs, lambda _: self._compute(mb, args, batch.kwargs[mb]))
 
@@ -56,7 +70,7 @@ class StagePart(Part):
         call = functools.partial(self._call_in_contexts, mb) if self._has_contexts else self.module
         output = self._draws.run(key, self.module.training, call, args, kwargs)
         if not self.is_last:
-            capsule, tensors = encode(output)
+            capsule, tensors = encode(output, self.local(+1))
             return tensors, capsule
         if batch.keeps_outputs:
             batch.outputs[mb] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)

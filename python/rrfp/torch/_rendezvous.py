@@ -7,7 +7,6 @@ import secrets
 import socket
 import tempfile
 import time
-from datetime import timedelta
 
 import torch.distributed as dist
 
@@ -77,27 +76,25 @@ class Rendezvous:
         return int(self._of_leader("port"))
 
     def _of_leader(self, name):
-        limit_s = 60
-        try:
-            self._store.wait([self._key(name)], timedelta(seconds=limit_s))
-        except RuntimeError as e:
-            raise Error(f"rank {self._leader} did not open the pipeline within {limit_s} s") from e
-        return self._store.get(self._key(name))
+        return self._value(self._key(name), self._leader, 60, "open the pipeline")
 
     def _key(self, name):
         return f"{self._leader}/{name}"
 
     def _told(self, rank):
-        key, left = f"rank/{rank}", _departures()
-        limit_s = self._store.timeout.total_seconds()
+        return json.loads(self._value(f"rank/{rank}", rank, self._store.timeout.total_seconds(), "come to its first step"))
+
+    def _value(self, key, rank, limit_s, action):
+        """What the rank sets under the key when it does the action."""
+        left = _departures()
         until = time.monotonic() + limit_s
         while not self._store.check([key]):
             if left.check([str(rank)]):
                 raise Error(f"rank {rank} has ended before its first step")
             if time.monotonic() > until:
-                raise Error(f"rank {rank} did not come to its first step within {limit_s:.0f} s")
+                raise Error(f"rank {rank} did not {action} within {limit_s:.0f} s")
             time.sleep(0.01)
-        return json.loads(self._store.get(key))
+        return self._store.get(key)
 
 
 def _own_address():

@@ -13,7 +13,7 @@ from .._errors import Error
 from .._rank import Kept
 from .._settings import called, with_whole_tasks
 from ._domain import mesh_finder, ranks_of
-from ._part import StagePart
+from ._part import Local, StagePart
 from ._rendezvous import Rendezvous
 from ._watch import WatchedRank
 
@@ -74,11 +74,9 @@ class ReadySchedule(PipelineScheduleMulti):
             raise ValueError(f"gradient_order: expected 'exact' or 'any', got {gradient_order!r}")
         if split_backward not in (True, False, "auto"):
             raise ValueError(f"split_backward: expected True, False or 'auto', got {split_backward!r}")
-        for stage in stages:
-            if torch.device(stage.device).type != "cpu":
-                raise ValueError(f"stages: expected them on the CPU, got {stage.device}: messages are in host memory")
-            if stage.dw_builder is not None:
-                raise ValueError("stages: expected no dw_builder: W is found in the graph of the forward")
+        device = _device_of(stages)
+        if any(stage.dw_builder is not None for stage in stages):
+            raise ValueError("stages: expected no dw_builder: W is found in the graph of the forward")
         if policy not in _runtime.policies():
             raise ValueError(f"policy: expected one of {', '.join(_runtime.policies())}, got {policy!r}")
         known = inspect.signature(PipelineScheduleMulti.__init__).parameters
@@ -100,8 +98,10 @@ class ReadySchedule(PipelineScheduleMulti):
         self._domain = domain
         self._forwards_in_order = forwards_in_order
         self._seed = seed
+        self._local = Local(device, {stage.stage_index for stage in stages})
         self._parts = [
-            StagePart(stage, split_backward, gradient_order == "exact", mesh_finder(stage.submod)) for stage in stages
+            StagePart(stage, self._local, split_backward, gradient_order == "exact", mesh_finder(stage.submod))
+            for stage in stages
         ]
         self._traces = trace
         self._say = [on_note or _print, on_report or _print]
@@ -224,6 +224,7 @@ class ReadySchedule(PipelineScheduleMulti):
 
     def _run(self, batch):
         self._kept.failure = None
+        self._local.tensors.clear()
         for part in self._parts:
             part.batch = batch
         try:
@@ -308,6 +309,17 @@ class _Batch:
             self.n, self.args, self.kwargs = n, [()] * n, [{}] * n
         elif self.n != n:
             raise ValueError(f"step(): expected {n} microbatches, as on the rank of the first stage, got {self.n}")
+
+
+def _device_of(stages):
+    """The one device of all stages of this rank."""
+    devices = {torch.device(stage.device) for stage in stages}
+    if len(devices) != 1 or next(iter(devices)).type not in ("cpu", "cuda"):
+        raise ValueError(f"stages: expected them on the CPU or on one CUDA device, got {', '.join(sorted(map(str, devices)))}")
+    device = devices.pop()
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    return device
 
 
 def _placement_of(stages, total):
