@@ -183,6 +183,14 @@ class Part:
                 )
 
 
+def _count_references_of_a_local():
+    local = object()
+    return sys.getrefcount(local)
+
+
+_references_of_a_local = _count_references_of_a_local()  # 2, and 1 from Python 3.14 on
+
+
 def may_have_hooks_of_accumulation(parameter):
     """Torch does not list the hooks of a parameter's AccumulateGrad node; a program that has some keeps the node."""
     if getattr(parameter, "_post_accumulate_grad_hooks", None):
@@ -190,7 +198,7 @@ def may_have_hooks_of_accumulation(parameter):
     if not parameter.requires_grad or type(parameter) not in (torch.Tensor, torch.nn.Parameter):
         return False
     node = get_gradient_edge(parameter).node
-    return sys.getrefcount(node) > 2  # here, and the argument
+    return sys.getrefcount(node) > _references_of_a_local
 
 
 def _are_equal(parameter, value):
