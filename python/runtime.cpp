@@ -142,7 +142,7 @@ class python_framework final : public actors::framework {
 
 /// Functions and values of the program; see Runtime in the module.
 struct runtime_options {
-  py::object make_rank, before_ranks, order, tell, hear, on_note, on_report, connect;
+  py::object make_rank, before_ranks, order, tell, hear, on_note, on_report, connect, look;
   std::string instructions;
   std::optional<std::tuple<std::uint32_t, std::uint32_t, std::string>> place;
   bool traces = false, has_state = false;
@@ -197,11 +197,18 @@ class runtime {
     loop_ = std::make_shared<actors::training_loop>(j, std::move(options));
     auto framework =
         std::make_shared<python_framework>(std::move(o.instructions), std::move(o.connect));
-    check(without_gil([&] {
+    const auto opened = without_gil([&] {
       auto setup = setup_for(j, std::move(o.make_rank), o.has_state, on_caller);
       if (!setup) return status{setup.failure()};
-      return loop_->open(std::move(framework), *std::move(setup), exchange_of(o), trace_);
-    }));
+      return loop_->open(std::move(framework), *std::move(setup), exchange_of(o), trace_,
+                         [hook = shared(std::move(o.look))] {
+                           look();
+                           const py::gil_scoped_acquire gil;
+                           if (!hook->is_none()) (*hook)();
+                         });
+    });
+    if (!opened) look();  // Ctrl-C inside a function of the program
+    check(opened);
   }
   runtime(const runtime&) = delete;
   runtime& operator=(const runtime&) = delete;
@@ -433,23 +440,24 @@ PYBIND11_MODULE(_runtime, m) {
       .def("values", &program_job::values);
   // make_rank(stage, rank, replica, group or None) returns a rank of this process (_rank.py); connect(host, port,
   // seconds) the store of torchrun. before_ranks() is called before the ranks of this process are made, also after a
-  // loss. order(stage, n_microbatches), tell() and hear(lines) may be None. place: (node, nodes, host), or
-  // None for that of the environment.
+  // loss. order(stage, n_microbatches), tell(), hear(lines) and look() may be None; look() is called about once a second
+  // while this process waits for the others to join, and what it raises ends that. place: (node, nodes, host), or None
+  // for that of the environment.
   py::class_<runtime>(m, "Runtime")
       .def(py::init([](const program_job& job, py::object make_rank, py::object connect,
                        std::string instructions, py::object on_note, py::object on_report,
                        py::object before_ranks, py::object order, py::object tell, py::object hear,
-                       decltype(runtime_options::place) place, bool trace, bool has_state) {
+                       py::object look, decltype(runtime_options::place) place, bool trace, bool has_state) {
              return std::make_unique<runtime>(
                  job, runtime_options{std::move(make_rank), std::move(before_ranks),
                                       std::move(order), std::move(tell), std::move(hear),
-                                      std::move(on_note), std::move(on_report), std::move(connect),
+                                      std::move(on_note), std::move(on_report), std::move(connect), std::move(look),
                                       std::move(instructions), std::move(place), trace, has_state});
            }),
            py::arg("job"), py::arg("make_rank"), py::arg("connect"), py::arg("instructions"),
            py::arg("on_note"), py::arg("on_report"), py::kw_only(),
            py::arg("before_ranks") = py::none(), py::arg("order") = py::none(),
-           py::arg("tell") = py::none(), py::arg("hear") = py::none(),
+           py::arg("tell") = py::none(), py::arg("hear") = py::none(), py::arg("look") = py::none(),
            py::arg("place") = py::none(), py::arg("trace") = false, py::arg("has_state") = false)
       .def("step", &runtime::pass, py::arg("trains"), py::arg("updates"), py::arg("microbatches"))
       .def_property_readonly("steps", &runtime::steps)

@@ -12,8 +12,8 @@ from torch.distributed.pipelining import PipelineStage
 from rrfp.torch import ReadySchedule
 
 rank, file, how = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-leaves = rank == (0 if how == "setting" else 1)
-settings = {"jitter.compute": "none such"} if leaves and how == "setting" else {}
+leaves = rank == (0 if how == "wrong leader" else 1)
+settings = {"jitter.compute": "none such"} if leaves and how.startswith("wrong") else {}
 torch.set_num_threads(1)
 dist.init_process_group("gloo", f"file://{file}", rank=rank, world_size=2)
 stage = PipelineStage(torch.nn.Linear(4, 4), rank, 2, torch.device("cpu"))
@@ -21,7 +21,7 @@ schedule = ReadySchedule(stage, 2, loss_fn=torch.nn.functional.mse_loss, hang_ti
 x = torch.zeros(2, 4)
 try:
     for step in range(3):
-        if leaves and step == (0 if how in ("before", "setting") else 1):
+        if leaves and step == (1 if how in ("exit", "raise", "close") else 0):
             if how in ("before", "exit"):
                 sys.exit()
             if how == "raise":

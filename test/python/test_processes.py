@@ -80,6 +80,23 @@ def test_other_microbatches_than_those_of_another_process_are_refused(tmp_path):
     assert "expected 6 microbatches, as the leading process has given, got 5" in errors[1], errors
 
 
+def test_ctrl_c_ends_the_wait_for_other_processes():
+    program = (
+        "import os, signal, threading, rrfp\n"
+        "threading.Timer(1, os.kill, [os.getpid(), signal.SIGINT]).start()\n"
+        "settings = {'device.kind': 'emulated', 'transport.join_timeout_s': 600}\n"
+        "try: rrfp.Pipeline(n_stages=2, n_microbatches=2, settings=settings).step()\n"
+        "except KeyboardInterrupt: print('ended')\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | variables, capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+
+
 @needs_network
 @pytest.mark.parametrize("key", [None, "a key of more than sixteen bytes"])
 def test_processes_on_an_address_that_is_not_loopback_need_a_key_in_the_environment(key, tmp_path):

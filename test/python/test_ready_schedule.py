@@ -62,7 +62,8 @@ def test_stages_on_cuda_devices(processes, options, cases):
     "how, told",
     [
         ("before", "rank 1 has ended before its first step"),
-        ("setting", "rank 0 has ended before its first step"),
+        ("wrong leader", "rank 0 has ended before its first step"),
+        ("wrong", "rank 1 has ended before its first step"),
         ("exit", "node 1 (stage 1): the program has ended"),
         ("raise", "node 1 (stage 1): LookupError: no more rows"),
         ("close", "node 1 (stage 1): has finished, but other processes have begun another step"),

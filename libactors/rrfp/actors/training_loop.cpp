@@ -73,7 +73,7 @@ class training_loop::program final : public job_program {
 
 status training_loop::open(std::shared_ptr<const framework> framework, session_setup setup,
                            std::function<status(membership*)> check,
-                           std::shared_ptr<const void> kept) {
+                           std::shared_ptr<const void> kept, const std::function<void()>& look) {
   auto place =
       options_.place
           ? result<launch_place>{*options_.place}
@@ -104,6 +104,7 @@ status training_loop::open(std::shared_ptr<const framework> framework, session_s
   if (!is_alone) j.place = *std::move(place);
   j.has_outputs = false;
   program_ = std::make_unique<program>(*this);
+  program_->look = look;
   member_ = std::make_unique<job_member>(std::move(j), *program_);
   hooks_ = std::make_unique<hook_thread>();
   return begin();

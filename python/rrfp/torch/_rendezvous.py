@@ -20,6 +20,11 @@ def _departures():
     return dist.PrefixStore("rrfp/left", dist.distributed_c10d._get_default_store())
 
 
+def _check(left, rank):
+    if left.check([str(rank)]):
+        raise Error(f"rank {rank} has ended before its first step")
+
+
 @atexit.register
 def _depart():
     if dist.is_initialized():
@@ -51,12 +56,13 @@ class Rendezvous:
                     f"domain: expected rank {rank} at place {self.index} of {len(self.domain)} ranks that run the "
                     f"same tasks, as rank {here}, got {told['domain']}"
                 )
+        self._ranks = sorted(rank for told in self.stages for rank in told["domain"])
         self.size = len(stages) * len(self.domain)
         self.node = self.pp_rank * len(self.domain) + self.index
         self._leader = self.stages[0]["domain"][0]
         self.name = f"torch-{_made}-{self._leader}"
         hosts = {told["host"] for told in self.stages}
-        hosts |= {self._told(rank)["host"] for told in self.stages for rank in told["domain"]}
+        hosts |= {self._told(rank)["host"] for rank in self._ranks}
         if self.node == 0:
             self._store.set(self._key("host"), "127.0.0.1" if len(hosts) == 1 else _own_address())
             self._store.set(self._key("secret"), secrets.token_hex(32))
@@ -68,6 +74,12 @@ class Rendezvous:
         with os.fdopen(file, "wb") as out:
             out.write(self._of_leader("secret"))
         return path
+
+    def look(self):
+        """Raises if a rank of the pipeline has ended."""
+        left = _departures()
+        for rank in self._ranks:
+            _check(left, rank)
 
     def publish(self, port):
         self._store.set(self._key("port"), str(port))
@@ -89,8 +101,7 @@ class Rendezvous:
         left = _departures()
         until = time.monotonic() + limit_s
         while not self._store.check([key]):
-            if left.check([str(rank)]):
-                raise Error(f"rank {rank} has ended before its first step")
+            _check(left, rank)
             if time.monotonic() > until:
                 raise Error(f"rank {rank} did not {action} within {limit_s:.0f} s")
             time.sleep(0.01)

@@ -281,6 +281,7 @@ class ReadySchedule(PipelineScheduleMulti):
                     lambda *at: place,
                     torch.backends.cpu.get_cpu_capability(),
                     *self._say,
+                    look=place.look,
                     place=(place.node, place.size, place.host),
                     trace=self._traces,
                 ),
