@@ -96,8 +96,7 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   /// `look`: as in recover().
   status open(std::shared_ptr<const framework> framework, session_setup setup,
               std::function<status(membership*)> check = {},
-              std::shared_ptr<const void> kept = nullptr,
-              const std::function<void()>& look = {});
+              std::shared_ptr<const void> kept = nullptr, const std::function<void()>& look = {});
   /// After pass() has returned error_kind::node_lost, if recovery.max_restarts allows it: joins the
   /// others and the replacement again, makes the ranks anew, and goes on after the newest step of
   /// which the state of all ranks is held, or from a checkpoint. steps() says which one. `look`: as
