@@ -33,9 +33,9 @@ class Generator:
     def __init__(self, seed, device=None):
         self._seed = seed
         self._all = [torch.default_generator]
-        if device is not None and device.type == "cuda":
+        if device is not None and torch.device(device).type == "cuda":
             torch.cuda.init()
-            self._all.append(torch.cuda.default_generators[device.index or 0])
+            self._all.append(torch.cuda.default_generators[torch.device(device).index or 0])
 
     def __enter__(self):
         turn.acquire()

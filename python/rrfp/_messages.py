@@ -358,8 +358,8 @@ def _placement_of(text):
 
 
 def _at_home(tensor, device):
-    """On the device. On the CPU at a boundary: kernels may round differently at other addresses."""
-    if device is not None and device.type != "cpu":
+    """On the device. On the CPU (None) at a boundary: kernels may round differently at other addresses."""
+    if device is not None:
         return tensor.pin_memory().to(device, non_blocking=True)  # else it would wait for all work of the device
     return tensor if tensor.data_ptr() % _alignment == 0 else tensor.clone()
 

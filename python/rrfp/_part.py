@@ -303,7 +303,7 @@ class _SplitTrial:
         """The time of this thread, or when the device has done its work: dear to ask for, so only as long as it matters."""
         if self._is_decided:
             return 0
-        if device is None or device.type == "cpu":
+        if device is None:
             return time.thread_time_ns()
         torch.cuda.synchronize(device)
         return time.perf_counter_ns()

@@ -77,7 +77,7 @@ def test_a_rank_is_told_at_once_how_another_one_left(tmp_path, how, told):
     )
     processes = [start(rank) for rank in range(2)]
     try:
-        out = [process.communicate(timeout=100)[0] for process in processes]
+        out = [process.communicate(timeout=400)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -40,7 +40,7 @@ class StagePart(Part):
         self._is_checked = False
 
     def local(self, way):
-        is_here = self.device.type != "cpu" and self.stage.stage_index + way in self._local.stages
+        is_here = self.device is not None and self.stage.stage_index + way in self._local.stages
         return self._local.tensors if is_here else None
 
     def begin_step(self, step, trains):

@@ -313,14 +313,14 @@ class _Batch:
 
 
 def _device_of(stages):
-    """The one device of all stages of this rank."""
+    """The one device of all stages of this rank; None: the CPU."""
     devices = {torch.device(stage.device) for stage in stages}
     if len(devices) != 1 or next(iter(devices)).type not in ("cpu", "cuda"):
         raise ValueError(f"stages: expected them on the CPU or on one CUDA device, got {', '.join(sorted(map(str, devices)))}")
     device = devices.pop()
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device())
-    return device
+    if device.type == "cpu":
+        return None
+    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
 
 
 def _placement_of(stages, total):
