@@ -478,7 +478,7 @@ if __name__ == "__main__":
     else:
         device = torch.device("cpu")
     torch.set_default_device(device)
-    dist.init_process_group("gloo")
+    dist.init_process_group(os.environ.get("RRFP_TEST_BACKEND", "gloo"))
     for case in sys.argv[2:]:
         globals()[case](ast.literal_eval(sys.argv[1]))
         dist.barrier()

@@ -58,6 +58,21 @@ def test_stages_on_cuda_devices(processes, options, cases):
     test_a_ready_schedule_gives_the_bits_of_a_plain_loop(processes, options, cases, fake)
 
 
+@pytest.mark.skipif("RRFP_HOST_CUDA" not in os.environ, reason="no host-side fake of CUDA")
+def test_the_program_that_measures_gpus():
+    fake = {"LD_PRELOAD": os.environ["RRFP_HOST_CUDA"], "RRFP_HOST_CUDA_DEVICES": "4"}
+    program = FOLDER.parent.parent / "bench" / "gpu" / "ready"
+    done = subprocess.run(
+        [sys.executable, str(program), "--small", "--processes", "2"],
+        env=os.environ | fake,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| ReadySchedule, V, delays of sigma 0.6 |" in done.stdout
+
+
 @pytest.mark.parametrize(
     "how, told",
     [
