@@ -29,7 +29,9 @@ def _check(left, rank):
 def _depart():
     if dist.is_initialized():
         try:
-            _departures().set(str(dist.get_rank()), "")
+            left = _departures()
+            left.set(str(dist.get_rank()), "")
+            left.add("count", 1)
         except RuntimeError:
             pass  # who had the store has ended
 
@@ -78,8 +80,9 @@ class Rendezvous:
     def look(self):
         """Raises if a rank of the pipeline has ended."""
         left = _departures()
-        for rank in self._ranks:
-            _check(left, rank)
+        if left.add("count", 0) > 0:
+            for rank in self._ranks:
+                _check(left, rank)
 
     def publish(self, port):
         self._store.set(self._key("port"), str(port))
