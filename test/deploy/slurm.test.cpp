@@ -138,7 +138,7 @@ class cluster {
            "\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nMpiDefault=none\n"
            "SelectType=select/linear\nJobAcctGatherType=jobacct_gather/none\n"
            "AccountingStorageType=accounting_storage/none\nSlurmdParameters=config_overrides\n"
-           "ReturnToService=2\nKillWait=60\nSlurmdTimeout=5\n"
+           "ReturnToService=2\nKillWait=60\nSlurmdTimeout=15\n"
            "NodeName=rrfp-a NodeHostname=" +
            name + " NodeAddr=127.0.0.1 Port=26818 CPUs=1\n" +
            "NodeName=rrfp-b NodeHostname=" + name + " NodeAddr=127.0.0.1 Port=26819 CPUs=1\n" +
