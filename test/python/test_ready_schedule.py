@@ -96,7 +96,7 @@ def test_a_rank_is_told_at_once_how_another_one_left(tmp_path, how, told):
     finally:
         for process in processes:
             process.kill()
-    assert f"Error: {told}\n" in out
+    assert any(f"Error: {told}\n" in text for text in out)  # gloo may print lines, too
 
 
 def test_the_package_imports_without_torch():
