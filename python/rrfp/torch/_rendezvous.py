@@ -20,7 +20,7 @@ def _departures():
     return dist.PrefixStore("rrfp/left", dist.distributed_c10d._get_default_store())
 
 
-def _check(left, rank):
+def _check_here(left, rank):
     if left.check([str(rank)]):
         raise Error(f"rank {rank} has ended before its first step")
 
@@ -63,8 +63,7 @@ class Rendezvous:
         self.node = self.pp_rank * len(self.domain) + self.index
         self._leader = self.stages[0]["domain"][0]
         self.name = f"torch-{_made}-{self._leader}"
-        hosts = {told["host"] for told in self.stages}
-        hosts |= {self._told(rank)["host"] for rank in self._ranks}
+        hosts = {self._told(rank)["host"] for rank in self._ranks}
         if self.node == 0:
             self._store.set(self._key("host"), "127.0.0.1" if len(hosts) == 1 else _own_address())
             self._store.set(self._key("secret"), secrets.token_hex(32))
@@ -82,7 +81,7 @@ class Rendezvous:
         left = _departures()
         if left.add("count", 0) > 0:
             for rank in self._ranks:
-                _check(left, rank)
+                _check_here(left, rank)
 
     def publish(self, port):
         self._store.set(self._key("port"), str(port))
@@ -104,7 +103,7 @@ class Rendezvous:
         left = _departures()
         until = time.monotonic() + limit_s
         while not self._store.check([key]):
-            _check(left, rank)
+            _check_here(left, rank)
             if time.monotonic() > until:
                 raise Error(f"rank {rank} did not {action} within {limit_s:.0f} s")
             time.sleep(0.01)
