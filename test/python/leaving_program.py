@@ -21,13 +21,12 @@ schedule = ReadySchedule(stage, 2, loss_fn=torch.nn.functional.mse_loss, hang_ti
 x = torch.zeros(2, 4)
 try:
     for step in range(3):
-        if leaves and step == (1 if how in ("exit", "raise", "close") else 0):
+        if leaves and step == {"before": 0, "exit": 1, "raise": 1, "close": 1}.get(how):
             if how in ("before", "exit"):
                 sys.exit()
             if how == "raise":
                 raise LookupError("no more rows")
-            if how == "close":
-                schedule.close()
+            schedule.close()
         schedule.step(*((x,) if rank == 0 else ()), target=x if rank == 1 else None)
 except RuntimeError as e:
     if leaves:
