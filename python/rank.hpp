@@ -98,7 +98,7 @@ class python_rank final : public compute::rank_compute {
   python_rank(py::object rank, const actors::rank_place& place, std::shared_ptr<step_gate> gate,
               bool has_thread)
       : rank_(shared(std::move(rank))),
-        run_(shared(rank_->attr("run"))),
+        run_(shared(py::none())),
         stage_(place.address.stage),
         replica_(place.address.replica),
         group_(place.group),
@@ -118,6 +118,7 @@ class python_rank final : public compute::rank_compute {
       gate_->wait_for(step);
       call("begin", number_of(step), purpose != compute::step_purpose::evaluation,
            microbatches.counts.by_replica, pieces_of(microbatches));
+      with_gil([&] { *run_ = rank_->attr("run"); });
     });
   }
 
@@ -294,7 +295,7 @@ class python_rank final : public compute::rank_compute {
   }
 
   const std::shared_ptr<py::object> rank_;
-  const std::shared_ptr<py::object> run_;
+  const std::shared_ptr<py::object> run_;  ///< of this step
   const stage_id stage_;
   const replica_id replica_;
   const std::shared_ptr<compute::rank_group> group_;

@@ -306,7 +306,7 @@ class ModelPart(Part):
         if self.is_first:
             args, inputs = there(batch.args[at]), []
         else:
-            args, inputs, rows = decode(message, self.device, local=self.local(-1))
+            args, inputs, rows = decode(message, self.device, local=self.before)
             if rows is not None:
                 batch.rows = rows
                 batch.check_rows_of_first(rows)
@@ -337,7 +337,7 @@ class ModelPart(Part):
         if not self.is_last:
             if is_again:
                 return tensors_of(tree_leaves(output)), None
-            capsule, tensors = encode(output, self.local(+1), self._note_of_rows(mb))
+            capsule, tensors = encode(output, self.after, self._note_of_rows(mb))
             self._check_leaves(tensors, inputs)
             return tensors, capsule
         if batch.keeps_outputs and not is_again:

@@ -18,6 +18,7 @@ class Part:
     """
 
     device = None  # None: the CPU
+    before = after = None  # of this step: local() of the neighbours
     mesh_of = None  # a function of names: the device mesh of DTensors
 
     def __init__(self, module, is_first, is_last, splits="auto", is_exact=True):
@@ -26,13 +27,15 @@ class Part:
         self.is_exact = is_exact
         self.trains = True  # in this step
         self._splits = splits
-        self._trial = _SplitTrial()
+        self._trial = _SplitTrial() if splits == "auto" else None
+        self._pays = None  # what it has found
         self._flights = {}  # by microbatch, from F to the end of W
         self._has_checked_hooks = False
         self.on_fold = None  # of this step: called when the gradients of one more microbatch are added
 
     def begin(self, trains):
         self.trains = trains
+        self.before, self.after = self.local(-1), self.local(+1)
         self._flights.clear()
         self._turn = 0  # the microbatch whose gradients are added next
         self.on_fold = self._versions = None
@@ -66,7 +69,8 @@ class Part:
     def backward(self, mb, grads, is_whole, folds):
         """B, or BW if `is_whole`; `grads` of the outputs. Returns the gradients of the inputs."""
         flight = self._flights[mb]
-        begun = self._trial.now(self.device)
+        trial = self._trial
+        begun = trial and trial.now(self.device)
         if flight.compute is not None and any(g is not None for g in grads):
             before = hooks_entered()
             flight.outputs, _ = flight.compute(True)
@@ -77,8 +81,8 @@ class Part:
         is_turn = not self.is_exact or mb == self._turn and not self.on_fold
         found = None if is_whole and is_turn else self._early(flight, outputs, grads, inputs, is_whole)
         if found is None:
-            run = lambda: _backward.full(outputs, grads, inputs)
-            found = run() if is_turn else self._apart(flight, run)
+            backward = (outputs, grads, inputs)
+            found = _backward.full(*backward) if is_turn else self._full_apart(flight, *backward)
             self._turn += is_turn
             flight.is_added = is_turn
         if self._unset or self.on_fold:
@@ -88,16 +92,20 @@ class Part:
             self._keep_own(flight)
         if is_whole:
             self._fold(mb, folds)
-        flight.ns = self._trial.now(self.device) - begun
+        if trial:
+            flight.ns = trial.now(self.device) - begun
         return found
 
     def weight(self, mb, folds):
         """W of a microbatch whose B has run."""
         flight = self._flights[mb]
-        begun = self._trial.now(self.device)
+        trial = self._trial
+        begun = trial and trial.now(self.device)
         self._fold(mb, folds)
-        if len(folds) == 1 and folds.start == mb:
-            self._trial.add(flight.is_split, flight.ns + self._trial.now(self.device) - begun)
+        if trial and len(folds) == 1 and folds.start == mb:
+            self._pays = trial.add(flight.is_split, flight.ns + trial.now(self.device) - begun)
+            if self._pays is not None:
+                self._trial = None
 
     def local(self, way):
         """Where tensors on devices wait for a neighbour in this process; None: there is none."""
@@ -134,6 +142,7 @@ class Part:
                 flight.is_split = True
                 return found
             self._splits = self._may_split = False
+            self._trial = None
         if is_hooked:
             found, flight.late = _backward.again(outputs, grads, inputs, [p for p, *_ in self._versions if p.requires_grad])
             return found
@@ -144,13 +153,13 @@ class Part:
             return False
         if is_whole:
             return is_hooked
-        return self._splits is True or self._trial.splits_next()
+        return self._splits is True or (self._trial.splits_next() if self._trial else self._pays)
 
-    def _apart(self, flight, work):
-        """Runs a backward whose gradients wait for their turn."""
+    def _full_apart(self, flight, *backward):
+        """A whole backward whose gradients of weights wait for their turn."""
         held = [slot.take() for slot in self._slots]
         try:
-            return work()
+            return _backward.full(*backward)
         finally:
             flight.grads = [slot.take() for slot in self._slots]
             for slot, value in zip(self._slots, held):
@@ -282,8 +291,12 @@ def _matching(outputs, grads):
         if not outputs:  # no gradient came
             return [], []
         raise RuntimeError(f"expected {len(outputs)} gradients from the next stage, got {len(grads)}")
-    pairs = [(o, g) for o, g in zip(outputs, grads) if g is not None and o.requires_grad]
-    return [o for o, _ in pairs], [g for _, g in pairs]
+    wanted, given = [], []
+    for output, grad in zip(outputs, grads):
+        if grad is not None and output.requires_grad:
+            wanted.append(output)
+            given.append(grad)
+    return wanted, given
 
 
 class _SplitTrial:
@@ -296,29 +309,24 @@ class _SplitTrial:
     _warm_up, _samples = 1, 4  # the first time of each way allocates memory
 
     def __init__(self):
-        self._is_decided = self._splits = False
+        self._splits = False
         self._times = ([], [])  # whole, split
 
     def now(self, device):
-        """The time of this thread, or when the device has done its work: dear to ask for, so only as long as it matters."""
-        if self._is_decided:
-            return 0
+        """The time of this thread, or when the device has done its work."""
         if device is None:
             return time.thread_time_ns()
         torch.cuda.synchronize(device)
         return time.perf_counter_ns()
 
     def splits_next(self):
-        if not self._is_decided:
-            self._splits = not self._splits
+        self._splits = not self._splits
         return self._splits
 
     def add(self, is_split, ns):
-        if self._is_decided:
-            return
+        """Whether it pays; None: more times are needed."""
         self._times[is_split].append(ns)
         if min(map(len, self._times)) < self._samples:
-            return
+            return None
         whole, split = (sorted(times[self._warm_up :]) for times in self._times)
-        self._is_decided = True
-        self._splits = split[len(split) // 2] <= 1.1 * whole[len(whole) // 2]
+        return split[len(split) // 2] <= 1.1 * whole[len(whole) // 2]

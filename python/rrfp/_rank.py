@@ -16,9 +16,10 @@ class Kept:
 
     def __init__(self):
         self.failure = None
+        self._process = os.getpid()  # that opened the pipeline
 
     def __enter__(self):
-        self._process = os.getpid()
+        pass
 
     def __exit__(self, kind, e, traceback):
         if os.getpid() != self._process:
@@ -42,7 +43,8 @@ class Kept:
 
 
 class Rank:
-    """A stage whose parameters are the program's own: it has no updates and no state.
+    """A stage whose parameters are the program's own: it has no updates and no state. begin() may replace run() for its
+    step.
 
     Its parts have begin_step(step, trains) and forward_message(mb, message) beside what Part has.
     """
@@ -79,9 +81,9 @@ class Rank:
             folds = range(first, first + count)
             if kind == _weight:
                 return part.weight(mb, folds)
-            grads = part.seeds() if part.is_last else decode_gradients(message, part.device, part.mesh_of, part.local(+1))
+            grads = part.seeds() if part.is_last else decode_gradients(message, part.device, part.mesh_of, part.after)
             found = part.backward(mb, grads, kind == _whole, folds)
-            return None if part.is_first else encode_gradients(found, part.local(-1))
+            return None if part.is_first else encode_gradients(found, part.before)
 
     def losses(self):
         return []

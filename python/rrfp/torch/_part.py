@@ -60,7 +60,7 @@ class StagePart(Part):
         if self.is_first:
             args, inputs = batch.args[mb], []
         else:
-            args, inputs, _ = decode(message, self.device, self.mesh_of, self.local(-1))
+            args, inputs, _ = decode(message, self.device, self.mesh_of, self.before)
             args = args if isinstance(args, tuple) else (args,)
         return self.forward(mb, inputs, lambda _: self._compute(mb, args, batch.kwargs[mb]))
 
@@ -70,7 +70,7 @@ class StagePart(Part):
         call = functools.partial(self._call_in_contexts, mb) if self._has_contexts else self.module
         output = self._draws.run(key, self.module.training, call, args, kwargs)
         if not self.is_last:
-            capsule, tensors = encode(output, self.local(+1))
+            capsule, tensors = encode(output, self.after)
             return tensors, capsule
         if batch.keeps_outputs:
             batch.outputs[mb] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)

@@ -112,7 +112,6 @@ class ReadySchedule(PipelineScheduleMulti):
             **with_whole_tasks(settings or {}),
         }
         self._runtime = None
-        self._kept = Kept()
         self._place = None
         self.last = None  #: figures of the last step: its number, duration in ms, and bubble
 
@@ -132,8 +131,9 @@ class ReadySchedule(PipelineScheduleMulti):
         """One step: forward and backward of all microbatches, whose gradients are in `grad` then.
 
         As in torch's schedules: the first stage passes the arguments, the last one the target, whole, or already
-        split as arg_mbs, kwarg_mbs and target_mbs: lists of any length, which need not be n_microbatches. `losses` gets the loss of each microbatch. Returns the merged
-        outputs on the rank of the last stage, unless return_outputs=False.
+        split as arg_mbs, kwarg_mbs and target_mbs: lists of any length, which need not be n_microbatches. `losses`
+        gets the loss of each microbatch. Returns the merged outputs on the rank of the last stage, unless
+        return_outputs=False.
         """
         if self._has_backward and self._backward_requires_autograd and not torch.is_grad_enabled():
             raise RuntimeError("step() needs gradients, got torch.no_grad(): call eval() for forwards alone")
@@ -272,6 +272,7 @@ class ReadySchedule(PipelineScheduleMulti):
         in_order = self._forwards_in_order
         if in_order is None:
             in_order = any(part.forwards_in_order for part in self._parts)
+        self._kept = Kept()
         self._rank = WatchedRank(self._parts, self._kept, in_order, place.domain)
         try:
             self._runtime = called(

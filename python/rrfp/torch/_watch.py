@@ -1,5 +1,7 @@
 """Finds collectives of tasks on ranks that do not run the same tasks."""
 
+import functools
+
 import torch
 from torch.distributed import ProcessGroup, get_process_group_ranks
 from torch.distributed.distributed_c10d import _resolve_process_group
@@ -24,19 +26,18 @@ class WatchedRank(Rank):
         self._ranks = ranks
         self._is_compiled = any(is_compiled(part.module) for part in parts)
         self._seen = set()
-        self._watch = None
 
     def begin(self, step, trains, counts, pieces):
         self.parts[0].batch.adopt(counts[0])
         is_new = trains not in self._seen and not self._is_compiled
         self._seen.add(trains)
-        self._watch = _Watch(self._ranks) if is_new else None
+        vars(self).pop("run", None)
+        if is_new:
+            self.run = functools.partial(self._run_watched, _Watch(self._ranks))
         super().begin(step, trains, counts, pieces)
 
-    def run(self, *task):
-        if self._watch is None:
-            return super().run(*task)
-        with self._watch:
+    def _run_watched(self, watch, *task):
+        with watch:
             return super().run(*task)
 
 
