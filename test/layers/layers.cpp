@@ -406,6 +406,9 @@ bool is_runtime(std::string_view symbol) {
                            "fprintf",      "fflush",        "fputs",
                            "fwrite",       "stderr",        "__stack_chk_fail",
                            "__dso_handle", "__popcountdi2", "_GLOBAL_OFFSET_TABLE_"};
+  // As Ubuntu's compiler calls them, which sets _FORTIFY_SOURCE.
+  if (symbol.starts_with("__") && symbol.ends_with("_chk"))
+    symbol = symbol.substr(2, symbol.size() - 6);
   if (plain.contains(symbol) || symbol == "__libc_single_threaded") return true;  // of shared_ptr
   const bool is_std = starts_with_any(symbol, {"_ZNSt", "_ZNKSt", "_ZSt", "_ZTVSt", "_ZTISt"});
   for (const auto* word : {"chrono", "thread", "mutex", "condition_variable", "random_device",
