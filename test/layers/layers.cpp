@@ -35,7 +35,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"core", {"libpipeline/rrfp/core", {}, {}}},
       // The only layer that calls the JSON library's parser.
       {"io", {"libpipeline/rrfp/io", {}, {}}},
-      {"simulate", {"libpipeline/rrfp/simulate", {"core"}, {}}},
+      {"simulate", {"libpipeline/rrfp/simulate", {"core", "rrfp/io/text_file.hpp"}, {}}},
       // Sizes and weather, without the simulator.
       {"workload", {"libpipeline/rrfp/workload", {"core", "rrfp/simulate/keyed_random.hpp"}, {}}},
       {"hugging_face",
@@ -72,7 +72,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
          "rrfp/job/byte_level.hpp", "rrfp/job/options.hpp", "rrfp/simulate/last_steps.hpp",
          "rrfp/workload/packer.hpp"},
         {"ATen", "c10", "png.h", "turbojpeg.h"}}},
-      {"policies", {"policies", {"core"}, {}}},
+      {"policies", {"policies", {"core", "rrfp/io/text_file.hpp"}, {}}},
       {"tp_coord", {"libtp_coord/rrfp/tp_coord", {"core"}, {}}},
       // Part of a library that programs load at run time.
       {"nccl", {"libtp_coord/rrfp/nccl", {"core", "tp_coord"}, cuda}},
@@ -414,8 +414,9 @@ bool is_runtime(std::string_view symbol) {
   for (const auto* word : {"chrono", "thread", "mutex", "condition_variable", "random_device",
                            "fstream", "filebuf", "filesystem", "iostream", "future"})
     if (is_std && symbol.find(word) != std::string_view::npos) return false;
-  return is_std || starts_with_any(symbol, {"_Zn", "_Zd", "_ZTVN10__cxxabiv", "__cxa_", "__gxx_",
-                                            "_Unwind_", "__asan_", "__ubsan_", "__tsan_"});
+  return is_std ||
+         starts_with_any(symbol, {"_Zn", "_Zd", "_ZTVN10__cxxabiv", "__cxa_", "__gxx_", "_Unwind_",
+                                  "__aarch64_", "__asan_", "__ubsan_", "__tsan_"});
 }
 
 }  // namespace

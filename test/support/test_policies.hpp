@@ -215,7 +215,7 @@ inline hint_table sequence_hint(const pipeline_shape& shape, const sequence& ord
 
 // ---- sequences
 
-/// 1F1B as SCHEDULES.md gives it; linear placement.
+/// 1F1B; linear placement.
 inline sequence one_f_one_b(const pipeline_shape& shape, stage_id stage) {
   const auto m = shape.microbatches;
   const auto warm_up = std::min(shape.stages - 1 - stage.value(), m);

@@ -205,17 +205,7 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
   return o;
 }
 
-metrics::transport_numbers cluster_link::count() const {
-  const auto c = wire_.counters();
-  return {c.sent,
-          c.sent_bytes,
-          c.received,
-          c.received_bytes,
-          c.dropped_duplicate,
-          c.dropped_stale + c.dropped_invalid + c.dropped_unreachable,
-          c.announced,
-          c.inflight_bytes};
-}
+ucx::transport_counts cluster_link::count() const { return wire_.counters(); }
 
 bool cluster_link::leads() const { return cluster_.members->node() == cluster_.members->leader(); }
 

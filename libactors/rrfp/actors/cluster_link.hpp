@@ -53,7 +53,7 @@ class cluster_link {
     return wire_.takes_cuda() ? "; device memory is sent directly" : "; device memory is staged";
   }
   /// Only while the transport exists.
-  metrics::transport_numbers count() const;
+  ucx::transport_counts count() const;
   /// Sends mail of the directory's actors; see directory.hpp.
   directory::send_function mail_sender() const {
     return [&wire = wire_](node_id to, std::string mail) { wire.send_mail(to, std::move(mail)); };

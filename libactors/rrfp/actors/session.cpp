@@ -81,7 +81,7 @@ class session::impl {
     RRFP_CHECK(setup_.on_request && leads(), "demands need on_request, and the leader");
     const std::lock_guard lock{mutex_};
     if (to_interrupt_)
-      post(to_interrupt_, demand{wanted, std::move(microbatches)});
+      post(to_interrupt_, demanded{wanted, std::move(microbatches)});
     else
       early_demands_.push_back({wanted, std::move(microbatches)});
   }
@@ -360,7 +360,7 @@ class session::impl {
   int interrupts_ = 0;
   std::optional<error> abandoned_;
   bool drains_ = false;
-  std::vector<demand> early_demands_;  ///< received before the job actor existed
+  std::vector<demanded> early_demands_;  ///< received before the job actor existed
 };
 
 session::session(std::unique_ptr<impl> state) : impl_(std::move(state)) {}

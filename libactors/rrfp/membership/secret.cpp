@@ -1,4 +1,5 @@
 #include "secret.hpp"
+#include "sockets.hpp"
 
 #include <cerrno>
 #include <cstdlib>
@@ -24,11 +25,6 @@ namespace rrfp::actors::control {
 namespace {
 
 constexpr std::size_t psk_bytes = 32;
-
-struct closer {
-  int fd;
-  ~closer() { ::close(fd); }
-};
 
 error key_error(const std::string& path, std::string_view problem) {
   return error{fmt::format("key file '{}': {}", path, problem)};
@@ -65,11 +61,10 @@ void secret::wipe() noexcept {
 
 result<secret> read_key_file(const std::string& path) {
   // O_NONBLOCK: a FIFO in place of the key must not block.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return key_error(path, std::strerror(errno));
-  const closer close_it{fd};
+  const file_descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (!file.open()) return key_error(path, std::strerror(errno));
   struct stat info {};
-  if (::fstat(fd, &info) != 0) return key_error(path, std::strerror(errno));
+  if (::fstat(file.get(), &info) != 0) return key_error(path, std::strerror(errno));
   if (!S_ISREG(info.st_mode)) return key_error(path, "expected a regular file");
   if ((info.st_mode & 077) != 0)
     return key_error(path, fmt::format("expected access for the owner only (mode 0600), got mode "
@@ -80,7 +75,7 @@ result<secret> read_key_file(const std::string& path) {
   std::vector<unsigned char> bytes(key_bytes_max + 1);
   std::size_t size = 0;
   while (size < bytes.size()) {
-    const auto got = ::read(fd, bytes.data() + size, bytes.size() - size);
+    const auto got = ::read(file.get(), bytes.data() + size, bytes.size() - size);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return key_error(path, std::strerror(errno));
     if (got == 0) break;

@@ -245,9 +245,9 @@ void add_transport(page& to, const run_counters& run) {
   counter("rrfp_transport_received_bytes_total", "Bytes of messages from other nodes.",
           t.received_bytes);
   counter("rrfp_transport_duplicates_total", "Duplicate messages that were dropped.",
-          t.dropped_duplicates);
+          t.dropped_duplicate);
   counter("rrfp_transport_dropped_total",
-          "Stale, damaged and undeliverable messages that were dropped.", t.dropped_others);
+          "Stale, damaged and undeliverable messages that were dropped.", t.dropped_others());
   to.family("rrfp_transport_announced", "Announced messages that are not fetched yet.",
             metric_type::gauge)
       .value({}, static_cast<double>(t.announced));

@@ -12,6 +12,7 @@
 #include <rrfp/base/ids.hpp>
 #include <rrfp/core/event.hpp>
 #include <rrfp/core/task.hpp>
+#include <rrfp/core/transport_core.hpp>
 #include <rrfp/metrics/counters.hpp>
 
 namespace rrfp::metrics {
@@ -85,34 +86,22 @@ struct job_counters {
   gauge<std::uint64_t> repeated_steps;  ///< complete before a loss, and made again
 };
 
-/// A snapshot of the counters of the transport between nodes.
-struct transport_numbers {
-  std::uint64_t sent = 0;
-  std::uint64_t sent_bytes = 0;
-  std::uint64_t received = 0;
-  std::uint64_t received_bytes = 0;
-  std::uint64_t dropped_duplicates = 0;
-  std::uint64_t dropped_others = 0;
-  std::uint64_t announced = 0;
-  std::uint64_t inflight_bytes = 0;
-};
-
 /// Reads the transport's counters; the transport may be set late and removed early. Thread-safe.
 class transport_source {
  public:
-  void set(std::function<transport_numbers()> read) {
+  void set(std::function<actors::ucx::transport_counts()> read) {
     const std::lock_guard lock{mutex_};
     read_ = std::move(read);
   }
   /// Zeroes while no transport is set.
-  transport_numbers read() const {
+  actors::ucx::transport_counts read() const {
     const std::lock_guard lock{mutex_};
-    return read_ ? read_() : transport_numbers{};
+    return read_ ? read_() : actors::ucx::transport_counts{};
   }
 
  private:
   mutable std::mutex mutex_;
-  std::function<transport_numbers()> read_;
+  std::function<actors::ucx::transport_counts()> read_;
 };
 
 struct run_counters {

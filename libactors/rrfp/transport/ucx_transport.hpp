@@ -24,6 +24,7 @@
 #include <vector>
 
 #include <rrfp/base/result.hpp>
+#include <rrfp/core/transport_core.hpp>
 #include <rrfp/tp_coord/rank_channel.hpp>
 #include <rrfp/transport/transport.hpp>
 
@@ -94,20 +95,8 @@ struct ucx_options {
   std::function<fault(const message_header&)> inject;
 };
 
-struct ucx_counters {
-  std::uint64_t sent = 0;  ///< tensors, channel messages and mail handed to UCX
-  std::uint64_t sent_bytes = 0;
-  std::uint64_t received = 0;  ///< the same, delivered
-  std::uint64_t received_bytes = 0;
-  std::uint64_t dropped_duplicate = 0;
-  std::uint64_t dropped_stale = 0;        ///< of another job or epoch
-  std::uint64_t dropped_invalid = 0;      ///< header does not decode
-  std::uint64_t dropped_unreachable = 0;  ///< to a node that failed or left
-  std::uint64_t announced = 0;            ///< currently waiting to be fetched
-  std::uint64_t inflight_bytes = 0;       ///< currently being fetched
-  std::uint64_t inflight_bytes_peak = 0;
+struct ucx_counters : ucx::transport_counts {
   std::uint64_t slabs_in_use = 0;  ///< currently, by this transport or by delivered tensors
-  std::uint64_t slab_bytes_in_use = 0;
   std::uint64_t slab_bytes_cached = 0;
 };
 

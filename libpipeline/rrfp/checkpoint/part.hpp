@@ -11,7 +11,7 @@
 ///   "rrfp.stored": {"transformer.h.0.attn.c_attn.weight": {"transposed": true, "sizes": []}}
 ///
 /// A checkpoint holds tensors in the form that the model computes with. Export transposes or
-/// reshapes a tensor that has an entry (see compute/stage_module.hpp) and copies any other
+/// reshapes a tensor that has an entry (see rrfp/torch/stage_module.hpp) and copies any other
 /// unchanged.
 #pragma once
 

@@ -6,7 +6,7 @@
 ///   DIR/.lock                                          locked by the run that writes here
 ///
 /// A checkpoint is written to a temporary folder, synced, and renamed as a whole; the core
-/// (checkpoint_core/ring_plan.hpp) decides the order. So a crash at any time leaves only complete
+/// (rrfp/core/ring_plan.hpp) decides the order. So a crash at any time leaves only complete
 /// checkpoints, and checksums detect one that is torn or altered later.
 #pragma once
 

@@ -41,19 +41,22 @@ struct transport_core_options {
   std::uint64_t mail_bytes_max = 0;      ///< as message_bytes_max, of mail, which is not fetched
 };
 
-/// As in ucx_counters.
 struct transport_counts {
-  std::uint64_t sent = 0;
+  std::uint64_t sent = 0;  ///< tensors, channel messages and mail handed to the library
   std::uint64_t sent_bytes = 0;
-  std::uint64_t received = 0;
+  std::uint64_t received = 0;  ///< the same, delivered
   std::uint64_t received_bytes = 0;
   std::uint64_t dropped_duplicate = 0;
-  std::uint64_t dropped_stale = 0;
-  std::uint64_t dropped_invalid = 0;
-  std::uint64_t dropped_unreachable = 0;
-  std::uint64_t announced = 0;
-  std::uint64_t inflight_bytes = 0;
+  std::uint64_t dropped_stale = 0;        ///< of another job or epoch
+  std::uint64_t dropped_invalid = 0;      ///< header does not decode
+  std::uint64_t dropped_unreachable = 0;  ///< to a node that failed or left
+  std::uint64_t announced = 0;            ///< currently waiting to be fetched
+  std::uint64_t inflight_bytes = 0;       ///< currently being fetched
   std::uint64_t inflight_bytes_peak = 0;
+
+  std::uint64_t dropped_others() const {
+    return dropped_stale + dropped_invalid + dropped_unreachable;
+  }
 };
 
 /// What to do with a message.

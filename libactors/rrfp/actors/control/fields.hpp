@@ -5,6 +5,7 @@
 #include <rrfp/compute/parameters.hpp>
 #include <rrfp/compute/rank_compute.hpp>
 #include <rrfp/compute/step_measures.hpp>
+#include <rrfp/core/job_events.hpp>
 #include <rrfp/core/stage_snapshot.hpp>
 #include <rrfp/transport/transport.hpp>
 
@@ -32,6 +33,27 @@ auto fields(auto f, stage_snapshot& x) {
 }
 
 }  // namespace rrfp
+
+namespace rrfp::job_event {
+
+auto fields(auto f, state_restored&) { return f(); }
+auto fields(auto f, update_applied& x) { return f(x.step); }
+auto fields(auto f, copy_held& x) { return f(x.step, x.failure); }
+auto fields(auto f, report_requested& x) { return f(x.why); }
+auto fields(auto f, failed& x) { return f(x.why.message, x.why.kind); }
+auto fields(auto f, interrupted& x) { return f(x.again); }
+auto fields(auto f, drain_asked& x) { return f(x.node); }
+
+}  // namespace rrfp::job_event
+
+namespace rrfp::job_action {
+
+auto fields(auto f, restore_state&) { return f(); }
+auto fields(auto f, take_snapshot& x) { return f(x.step); }
+auto fields(auto f, copy_state& x) { return f(x.step, x.complete); }
+auto fields(auto f, report_weights&) { return f(); }
+
+}  // namespace rrfp::job_action
 
 namespace rrfp::compute {
 

@@ -11,9 +11,11 @@
 ///                               update_applied, snapshot_taken, snapshot_written
 ///   stage -> job                state_restored, stage_step_ended, update_applied,
 ///                               snapshot_taken, snapshot_written, stage_weights, stage_progress
+///   node -> job                 copies_arrive
 ///   any actor -> job            copy_held, failed, interrupted, drain_asked, report_requested
-///   process -> job or node      start, stage_ranks, node_lost, node_unreachable, interrupted,
-///                               drain_asked, demand, report_requested, stop
+///   process -> job or node      start, stage_ranks, node_lost, node_unreachable, node_waits,
+///                               interrupted, drain_asked, demanded, report_requested, stop
+///   job, stage, node -> itself  save_ended, timer_fired; decide_now; report_due
 ///
 /// Messages can travel between nodes unless they are marked local. Times are nanoseconds since the
 /// run began, on the clock of node 0.
@@ -37,16 +39,30 @@
 
 namespace rrfp::actors {
 
-/// Local. To the job: all actors of all nodes can be reached.
-struct start {};
+// What the core of the job answers with, or asks of all, travels as it is.
+using job_action::copy_state;
+using job_action::report_weights;
+using job_action::restore_state;
+using job_action::take_snapshot;
+using job_event::copy_held;
+using job_event::drain_asked;
+using job_event::failed;
+using job_event::interrupted;
+using job_event::report_requested;
+using job_event::state_restored;
+using job_event::update_applied;
+// The same, local:
+using job_event::demanded;
+using job_event::node_waits;
+using job_event::save_ended;
+using job_event::start;
+using job_event::timer_fired;
+
 /// Local. The ranks of a stage, in rank order.
 struct stage_ranks {
   std::vector<actor_ref> ranks;
 };
 
-/// Take the state of the first step from the copies.
-struct restore_state {};
-struct state_restored {};
 struct begin_step {
   step_id step;
   compute::step_purpose purpose = compute::step_purpose::training;
@@ -121,21 +137,9 @@ struct apply_update {
   double scale = 1;
   double lr = 0;
 };
-struct update_applied {
-  step_id step;
-};
 /// The step is over on all nodes.
 struct step_over {
   step_summary summary;
-};
-/// Local. The next thing to do, in a session with on_request.
-struct demand {
-  job_demand wanted = job_demand::train;
-  microbatch_counts microbatches = {};
-};
-/// Between two steps: copy all tensors, and write them into the folder of the save.
-struct take_snapshot {
-  std::uint64_t step = 0;  ///< complete steps
 };
 /// The copy is made; the pipeline may continue.
 struct snapshot_taken {
@@ -148,21 +152,6 @@ struct snapshot_written {
   std::string file;
   std::uint64_t bytes = 0;
   std::uint64_t xxh64 = 0;
-  std::string failure;
-};
-/// Local. The checkpoint is complete, or `failure` says why not.
-struct save_ended {
-  std::uint64_t step = 0;
-  std::string failure;
-};
-/// Between two steps: copy the state in the background, for recovery.
-struct copy_state {
-  std::uint64_t step = 0;      ///< complete steps
-  std::uint64_t complete = 0;  ///< as copy_set::put()
-};
-/// The state of one rank is held by its own node and by its buddy, or `failure` says why not.
-struct copy_held {
-  std::uint64_t step = 0;
   std::string failure;
 };
 /// To the buddy: fetch this copy and hold it.
@@ -186,7 +175,6 @@ struct copies_arrive {};
 struct keep_copies {
   job_record record;
 };
-struct report_weights {};
 struct stage_weights {
   rank_address from;
   std::vector<compute::parameter_hash> hashes;
@@ -197,10 +185,6 @@ struct report_progress {};
 struct stage_progress {
   std::string text;
   stage_state state;
-};
-/// Requests a report of who waits for what. The job asks all stages and then lets all nodes write.
-struct report_requested {
-  std::string why;
 };
 /// Asks a node to write its report; `causes` were derived by the job from the stages' answers.
 struct write_report {
@@ -224,34 +208,14 @@ struct report_due {
 };
 /// Local. Drop all queued work; the running work is the last.
 struct stop {};
-struct failed {
-  error why;
-};
 /// Local.
 struct node_lost {
   std::string message;
-};
-/// Local. See job_event::node_waits.
-struct node_waits {
-  node_id node;
 };
 /// Local. The transport cannot reach a node. Counts as a loss if the membership does not report the
 /// cause within unexplained_loss_time.
 struct node_unreachable {
   std::string message;
-};
-/// `again`: the second interrupt of the same process, which ends the run without a save.
-struct interrupted {
-  bool again = false;
-};
-/// See job_event::drain_asked.
-struct drain_asked {
-  node_id node;
-};
-/// Local. The job actor to itself: a timer of its core has fired.
-struct timer_over {
-  job_timer which = job_timer::watch;
-  std::uint64_t number = 0;
 };
 /// The run is over: stop all actors of the node.
 struct job_ended {
@@ -264,8 +228,6 @@ struct job_ended {
   std::optional<node_id> drained{};  ///< see job_action::end
 };
 
-auto fields(auto f, restore_state&) { return f(); }
-auto fields(auto f, state_restored&) { return f(); }
 auto fields(auto f, begin_step& x) { return f(x.step, x.purpose, x.microbatches); }
 auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank); }
 auto fields(auto f, run_launch& x) { return f(x.step, x.launched); }
@@ -283,30 +245,21 @@ auto fields(auto f, stage_step_ended& x) {
            x.own, x.first_begin, x.last_end);
 }
 auto fields(auto f, apply_update& x) { return f(x.step, x.scale, x.lr); }
-auto fields(auto f, update_applied& x) { return f(x.step); }
 auto fields(auto f, step_summary& x) {
   return f(x.step, x.purpose, x.loss, x.shares, x.losses, x.gradient_norm, x.is_skipped, x.lr,
            x.tokens, x.step_ms, x.bubble_fraction, x.weight_shares);
 }
 auto fields(auto f, step_over& x) { return f(x.summary); }
-auto fields(auto f, take_snapshot& x) { return f(x.step); }
 auto fields(auto f, snapshot_taken& x) { return f(x.step, x.copy_time); }
 auto fields(auto f, snapshot_written& x) { return f(x.step, x.file, x.bytes, x.xxh64, x.failure); }
-auto fields(auto f, copy_state& x) { return f(x.step, x.complete); }
-auto fields(auto f, copy_held& x) { return f(x.step, x.failure); }
 auto fields(auto f, copy_offered& x) { return f(x.what, x.from, x.bytes, x.xxh64, x.complete); }
 auto fields(auto f, fetch_copy& x) { return f(x.what, x.to, x.offset, x.size); }
 auto fields(auto f, copies_arrive&) { return f(); }
 auto fields(auto f, keep_copies& x) { return f(x.record); }
-auto fields(auto f, report_weights&) { return f(); }
 auto fields(auto f, stage_weights& x) { return f(x.from, x.hashes, x.transcript); }
 auto fields(auto f, report_progress&) { return f(); }
 auto fields(auto f, stage_progress& x) { return f(x.text, x.state); }
-auto fields(auto f, report_requested& x) { return f(x.why); }
 auto fields(auto f, write_report& x) { return f(x.why, x.causes); }
-auto fields(auto f, failed& x) { return f(x.why.message, x.why.kind); }
-auto fields(auto f, interrupted& x) { return f(x.again); }
-auto fields(auto f, drain_asked& x) { return f(x.node); }
 auto fields(auto f, job_ended& x) {
   return f(x.how, x.message, x.nothing_lost, x.hung, x.summary, x.drained);
 }
@@ -323,8 +276,8 @@ auto fields(auto f, job_ended& x) {
   X(interrupted) X(drain_asked) X(job_ended)
 /// The messages that stay on their node.
 #define RRFP_LOCAL_MESSAGES(X)                                                             \
-  X(start) X(stage_ranks) X(decide_now) X(node_lost) X(node_waits) X(node_unreachable) X(demand) \
-  X(save_ended) X(timer_over) X(message) X(report_state) X(state_reported) X(report_due)   \
+  X(start) X(stage_ranks) X(decide_now) X(node_lost) X(node_waits) X(node_unreachable) X(demanded) \
+  X(save_ended) X(timer_fired) X(message) X(report_state) X(state_reported) X(report_due)   \
   X(stop)
 // clang-format on
 

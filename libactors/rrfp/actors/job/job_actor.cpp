@@ -93,17 +93,15 @@ caf::behavior job_actor::make_behavior() {
   result_.transcripts.resize(setup_.shape.stages);
   hashes_.resize(setup_.replicas);
   return {
-      [this](start) { feed(job_event::start{}); },
-      [this](state_restored) { feed(job_event::state_restored{}); },
+      [this](start m) { feed(m); },
+      [this](state_restored m) { feed(m); },
       [this](const copies_arrive&) { context_->note_progress(); },
-      [this](copy_held& m) {
-        feed(job_event::copy_held{m.step, std::move(m.failure)});
-      },
+      [this](copy_held& m) { feed(std::move(m)); },
       [this](stage_step_ended& m) { on_stage_step_ended(m); },
-      [this](const update_applied& m) { feed(job_event::update_applied{m.step}); },
+      [this](const update_applied& m) { feed(m); },
       [this](stage_weights& m) { on_stage_weights(m); },
       [this](stage_progress& m) { on_stage_progress(m); },
-      [this](failed& m) { feed(job_event::failed{std::move(m.why)}); },
+      [this](failed& m) { feed(std::move(m)); },
       [this](node_lost& m) {
         feed(job_event::failed{{std::move(m.message), error_kind::node_lost}});
       },
@@ -118,17 +116,13 @@ caf::behavior job_actor::make_behavior() {
         saves_->record(m);
         feed(job_event::snapshot_written{m.step, m.failure});
       },
-      [this](const save_ended& m) {
-        feed(job_event::save_ended{m.step, m.failure});
-      },
-      [this](const interrupted& m) { feed(job_event::interrupted{m.again}); },
-      [this](const drain_asked& m) { feed(job_event::drain_asked{m.node}); },
-      [this](const node_waits& m) { feed(job_event::node_waits{m.node}); },
-      [this](demand& m) {
-        feed(job_event::demanded{m.wanted, std::move(m.microbatches)});
-      },
-      [this](report_requested& m) { feed(job_event::report_requested{std::move(m.why)}); },
-      [this](const timer_over& m) { on_timer_over(m); },
+      [this](save_ended& m) { feed(std::move(m)); },
+      [this](const interrupted& m) { feed(m); },
+      [this](const drain_asked& m) { feed(m); },
+      [this](const node_waits& m) { feed(m); },
+      [this](demanded& m) { feed(std::move(m)); },
+      [this](report_requested& m) { feed(std::move(m)); },
+      [this](const timer_fired& m) { on_timer_fired(m); },
   };
 }
 
@@ -181,9 +175,9 @@ void job_actor::on_stage_progress(stage_progress& m) {
   feed(job_event::progress_reported{from});
 }
 
-void job_actor::on_timer_over(const timer_over& m) {
+void job_actor::on_timer_fired(const timer_fired& m) {
   if (m.which == job_timer::watch) return feed(job_event::tick{context_->silence()});
-  feed(job_event::timer_fired{m.which, m.number});
+  feed(m);
 }
 
 // ---- actions: steps
@@ -301,7 +295,7 @@ void job_actor::carry_out(const job_action::open_save& a) {
 void job_actor::carry_out(const job_action::take_snapshot& a) {
   // All replicas hold the same tensors.
   for (const auto& stage : stages_)
-    if (stage.replica == replica_id{0}) post(stage.supervisor, take_snapshot{a.step});
+    if (stage.replica == replica_id{0}) post(stage.supervisor, a);
 }
 
 void job_actor::carry_out(const job_action::commit_save&) {
@@ -333,13 +327,13 @@ void job_actor::carry_out(const job_action::end_save& a) {
 
 // ---- actions: recovery
 
-void job_actor::carry_out(const job_action::restore_state&) { send_to_stages(restore_state{}); }
+void job_actor::carry_out(const job_action::restore_state& a) { send_to_stages(a); }
 
 void job_actor::carry_out(const job_action::copy_state& a) {
   record_ = totals_.record(context_->now(), core_.last_saved(), saves_ ? saves_->saved() : 0);
   RRFP_CHECK(record_.step == a.step, "copies are made of the last step");
   for (const auto& stage : stages_)
-    if (stage.replica == replica_id{0}) post(stage.supervisor, copy_state{a.step, a.complete});
+    if (stage.replica == replica_id{0}) post(stage.supervisor, a);
 }
 
 void job_actor::carry_out(const job_action::keep_copies&) {
@@ -377,12 +371,12 @@ void job_actor::carry_out(const job_action::write_reports& a) {
 void job_actor::carry_out(const job_action::note_progress&) { context_->note_progress(); }
 
 void job_actor::carry_out(const job_action::set_timer& a) {
-  post_after(this, std::chrono::milliseconds{a.ms}, timer_over{a.which, a.number});
+  post_after(this, std::chrono::milliseconds{a.ms}, timer_fired{a.which, a.number});
 }
 
 // ---- actions: the end
 
-void job_actor::carry_out(const job_action::report_weights&) { send_to_stages(report_weights{}); }
+void job_actor::carry_out(const job_action::report_weights& a) { send_to_stages(a); }
 
 void job_actor::carry_out(const job_action::compare_weights&) {
   std::vector<std::uint64_t> weights;

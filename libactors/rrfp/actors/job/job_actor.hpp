@@ -48,7 +48,7 @@ class job_actor : public actor_base {
   void on_stage_step_ended(stage_step_ended& m);
   void on_stage_weights(stage_weights& m);
   void on_stage_progress(stage_progress& m);
-  void on_timer_over(const timer_over& m);
+  void on_timer_fired(const timer_fired& m);
 
   /// Feeds the core, and then what carrying out its actions answers at once.
   void feed(job_event::any e);

@@ -45,7 +45,7 @@ std::string node_report(const run_context& context, const write_report& request,
       "  transport between nodes: {} sent, {} received, {} announced and not fetched, {} bytes "
       "being fetched, {} dropped\n",
       wire.sent, wire.received, wire.announced, wire.inflight_bytes,
-      wire.dropped_duplicates + wire.dropped_others);
+      wire.dropped_duplicate + wire.dropped_others());
   return text;
 }
 

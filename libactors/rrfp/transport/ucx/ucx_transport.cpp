@@ -219,22 +219,8 @@ void ucx_transport::send_mail(node_id to, std::string bytes) {
 void ucx_transport::close() { core_->close(); }
 
 ucx_counters ucx_transport::counters() const {
-  const auto c = core_->node.counts.read();
   const auto memory = core_->node.pool->count();
-  return {c.sent,
-          c.sent_bytes,
-          c.received,
-          c.received_bytes,
-          c.dropped_duplicate,
-          c.dropped_stale,
-          c.dropped_invalid,
-          c.dropped_unreachable,
-          c.announced,
-          c.inflight_bytes,
-          c.inflight_bytes_peak,
-          memory.slabs_in_use,
-          memory.bytes_in_use,
-          memory.bytes_cached};
+  return {core_->node.counts.read(), memory.slabs_in_use, memory.bytes_cached};
 }
 
 std::string ucx_transport::transports() {
