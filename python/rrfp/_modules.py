@@ -58,9 +58,9 @@ def make_deterministic():
 
 
 def forwards_in_order(module):
-    """Whether it says so, has a batch norm, or rotary embeddings that follow the lengths of the texts."""
+    """Whether it says so, has a batch norm, a spectral norm, or rotary embeddings that follow the lengths of the texts."""
     changes_buffers = any(name.endswith("running_mean") for name, _ in module.named_buffers()) or any(
-        map(is_dynamic_rotary, module.modules())
+        type(m).__name__ == "_SpectralNorm" or is_dynamic_rotary(m) for m in module.modules()
     )
     return getattr(module, "forwards_in_order", changes_buffers)
 

@@ -352,6 +352,14 @@ def refused(options):
             assert "got" in str(e), e
         else:
             raise AssertionError(f"expected {list(wrong)} to be refused")
+    schedule = ReadySchedule(stage, 4, loss_fn=lambda output, target: output - target, **options)
+    x = x.to(device)
+    try:
+        schedule.step(*([x] if rank == 0 else []), target=x if rank + 1 == ranks else None)
+    except rrfp.Error as e:
+        assert f"loss_fn: expected a tensor of one element, got [2, {width}]" in str(e), e
+    else:
+        raise AssertionError("expected the loss of a row to be refused")
 
 
 def in_a_trainer(options):

@@ -46,6 +46,12 @@ def halved(x):
     return x
 
 
+def halved_before(x):
+    if x.grad_fn is not None:
+        x.grad_fn.register_prehook(lambda gradients: (gradients[0] * 0.5,))
+    return x
+
+
 def used_thrice(m, x):
     h = torch.tanh(m.a(x))
     return h, h, h
@@ -83,6 +89,10 @@ GRAPHS = {
     "hooks on tensors": lambda: [
         Of(lambda m, x: m.a(x), a=linear()),
         Of(lambda m, x: m.b(torch.tanh(halved(m.a(x)))), a=linear(), b=linear()),
+    ],
+    "hooks on nodes": lambda: [
+        Of(lambda m, x: halved_before(m.a(x)), a=linear()),
+        Of(lambda m, x: m.b(torch.tanh(halved_before(m.a(x)))), a=linear(), b=linear()),
     ],
     "a weight before and after another": lambda: [
         Of(lambda m, x: m.a(x), a=linear()),

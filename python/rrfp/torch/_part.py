@@ -77,6 +77,9 @@ class StagePart(Part):
         if batch.loss_of is None:
             return [], None
         loss = batch.loss_of(output, mb)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            got = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise TypeError(f"loss_fn: expected a tensor of one element, got {got}")
         batch.losses[mb] = loss.detach()
         self._one = torch.ones_like(batch.losses[mb])
         return [loss], None

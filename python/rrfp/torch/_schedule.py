@@ -30,7 +30,7 @@ class ReadySchedule(PipelineScheduleMulti):
     domain: the ranks that must run the same tasks, because tasks contain collectives: a process group, a device
         mesh or global ranks. None: found from the parameters that are DTensors.
     forwards_in_order: whether the stages of this rank run their forwards in the order of the microbatches. None: those
-        with a batch norm or an attribute forwards_in_order = True do.
+        with a batch norm, a spectral norm or an attribute forwards_in_order = True do.
     gradient_order: "exact" adds gradients in the order of the microbatches, so the result does not depend on the
         order of execution; "any" adds them as they come and holds fewer.
     seed: of the random numbers of forwards: those of rrfp.keyed_generator(seed, step, microbatch, stage). None: the
