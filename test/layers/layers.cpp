@@ -35,7 +35,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"core", {"libpipeline/rrfp/core", {}, {}}},
       // The only layer that calls the JSON library's parser.
       {"io", {"libpipeline/rrfp/io", {}, {}}},
-      {"simulate", {"libpipeline/rrfp/simulate", {"core", "rrfp/io/text_file.hpp"}, {}}},
+      {"simulate", {"libpipeline/rrfp/simulate", {"core"}, {}}},
       // Sizes and weather, without the simulator.
       {"workload", {"libpipeline/rrfp/workload", {"core", "rrfp/simulate/keyed_random.hpp"}, {}}},
       {"hugging_face",
@@ -72,7 +72,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
          "rrfp/job/byte_level.hpp", "rrfp/job/options.hpp", "rrfp/simulate/last_steps.hpp",
          "rrfp/workload/packer.hpp"},
         {"ATen", "c10", "png.h", "turbojpeg.h"}}},
-      {"policies", {"policies", {"core", "rrfp/io/text_file.hpp"}, {}}},
+      {"policies", {"policies", {"core"}, {}}},
       {"tp_coord", {"libtp_coord/rrfp/tp_coord", {"core"}, {}}},
       // Part of a library that programs load at run time.
       {"nccl", {"libtp_coord/rrfp/nccl", {"core", "tp_coord"}, cuda}},

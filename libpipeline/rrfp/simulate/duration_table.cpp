@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <fstream>
 #include <optional>
 
 #include <rrfp/base/printable.hpp>
 #include <rrfp/base/step_name.hpp>
-#include <rrfp/io/text_file.hpp>
 #include <rrfp/simulate/keyed_random.hpp>
 
 #include "milliseconds.hpp"
@@ -68,9 +68,19 @@ duration_table::duration_table(const pipeline_shape& shape) : shape_(shape) {
 }
 
 result<duration_table> duration_table::read(const std::string& file, const pipeline_shape& shape) {
-  const auto text = files::read_text_file(file, durations_bytes_max, "durations");
-  if (!text) return text.failure();
-  return parse(*text, file, shape);
+  std::ifstream in{file, std::ios::binary};
+  if (!in) return error{file + ": cannot read the file of durations"};
+  std::string text;
+  char block[1 << 16];
+  while (in.read(block, sizeof block), in.gcount() > 0) {
+    text.append(block, static_cast<std::size_t>(in.gcount()));
+    if (text.size() > durations_bytes_max)
+      return error{file + ": expected durations of at most " + std::to_string(durations_bytes_max) +
+                   " bytes, got more"};
+  }
+  // A folder can be opened but not read.
+  if (in.bad() || !in.eof()) return error{file + ": cannot read the file of durations"};
+  return parse(text, file, shape);
 }
 
 result<duration_table> duration_table::parse(std::string_view text, std::string_view file,
