@@ -83,9 +83,10 @@ def test_other_microbatches_than_those_of_another_process_are_refused(tmp_path):
 def test_ctrl_c_ends_the_wait_for_other_processes():
     program = (
         "import os, signal, threading, rrfp\n"
-        "threading.Timer(1, os.kill, [os.getpid(), signal.SIGINT]).start()\n"
+        "Pipeline = rrfp.Pipeline  # which imports torch: numpy does not bear an interrupt there\n"
+        "threading.Timer(2, os.kill, [os.getpid(), signal.SIGINT]).start()\n"
         "settings = {'device.kind': 'emulated', 'transport.join_timeout_s': 600}\n"
-        "try: rrfp.Pipeline(n_stages=2, n_microbatches=2, settings=settings).step()\n"
+        "try: Pipeline(n_stages=2, n_microbatches=2, settings=settings).step()\n"
         "except KeyboardInterrupt: print('ended')\n"
     )
     with socket.create_server(("127.0.0.1", 0)) as free:
