@@ -39,7 +39,7 @@
 
 namespace rrfp::actors {
 
-// What the core of the job answers with, or asks of all, travels as it is.
+// What the core of the job receives, or asks of all ranks, travels as it is.
 using job_action::copy_state;
 using job_action::report_weights;
 using job_action::restore_state;
