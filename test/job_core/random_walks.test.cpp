@@ -166,6 +166,8 @@ class driver {
   void answer(const job_action::begin_step& a) {
     CHECK(a.gradients_wait == accumulates_);
     if (!is_evaluation(a.step)) accumulates_ = a.accumulates;
+    // A program cannot begin again from the first step.
+    CHECK_FALSE((options_.on_request && !is_evaluation(a.step) && copying_ && kept_ == 0));
     for_each_stage([&](auto s) { due_.push_back(job_event::stage_ended{a.step, s}); });
   }
   void answer(const job_action::add_up& a) { at_once_ = job_event::added_up{a.step}; }

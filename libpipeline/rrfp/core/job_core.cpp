@@ -116,7 +116,7 @@ job_phase job_core::serve_next_demand() {
   for (;;) {
     note_progress();
     if (finishing_) return hash_weights();
-    if (demands_.empty()) return job_phase::idle;
+    if (demands_.empty() || waits_for_first_copies()) return job_phase::idle;
     auto [wanted, microbatches] = std::move(demands_.front());
     demands_.pop_front();
     switch (wanted) {
@@ -132,6 +132,12 @@ job_phase job_core::serve_next_demand() {
         return begin_save();
     }
   }
+}
+
+bool job_core::waits_for_first_copies() const {
+  const auto wanted = demands_.front().wanted;
+  return copies_ && last_copied_ == 0 &&
+         (wanted == job_demand::train || wanted == job_demand::accumulate);
 }
 
 job_phase job_core::begin(step_id step, microbatch_counts microbatches, bool accumulates) {
@@ -315,7 +321,7 @@ job_phase job_core::after(const job_event::tick& e) {
   if (copies_ && now_ - copies_->began > options_.copies->time_max) {
     give_up_copies("not held within " + std::to_string(options_.copies->time_max / 1'000'000'000) +
                    " s");
-    if (next == job_phase::handing_over) next = hand_over();
+    next = continue_without_copies(next);
     if (next == job_phase::ended) return next;
   }
   // Not a hang: saves and copies have limits of their own (time_max), and demands may come late.

@@ -80,7 +80,8 @@ void job_core::copy_state_if_due() {
   // The state has no gradients that wait for their update.
   if (!options_.copies || copies_ || accumulates_) return;
   const bool was_restored = steps_ == 0;
-  if (was_restored || steps_done() % options_.copies->every == 0) copy_state();
+  const bool is_first = options_.on_request && last_copied_ == 0;
+  if (was_restored || is_first || steps_done() % options_.copies->every == 0) copy_state();
 }
 
 void job_core::copy_state() {
@@ -103,7 +104,13 @@ job_phase job_core::after(const job_event::copy_held& e) {
     last_copied_ = e.step;
     copies_.reset();
   }
-  return phase_ == job_phase::handing_over ? hand_over() : phase_;
+  return copies_ ? phase_ : continue_without_copies(phase_);
+}
+
+job_phase job_core::continue_without_copies(job_phase phase) {
+  if (phase == job_phase::handing_over) return hand_over();
+  if (phase == job_phase::idle && !demands_.empty()) return serve_next_demand();
+  return phase;
 }
 
 }  // namespace rrfp
