@@ -1,3 +1,5 @@
+# The libraries of a build by pip: those of Debian's packages, or, if any is missing, those that a source archive carries.
+option(RRFP_THIRD_PARTY "Take the libraries that the source archive carries in any case" OFF)
 # pip shows the first error of a build alone, so this names all of Debian's packages that are missing.
 set(_missing "")
 foreach(_needed caf/config.hpp:libcaf-dev CLI/CLI.hpp:libcli11-dev toml++/toml.h:libtomlplusplus-dev
@@ -16,7 +18,9 @@ find_program(_found NAMES pkg-config pkgconf NO_CACHE)
 if(NOT _found)
   list(APPEND _missing pkg-config)
 endif()
-if(_missing)
+if(RRFP_THIRD_PARTY OR (_missing AND EXISTS ${PROJECT_SOURCE_DIR}/third_party))
+  include(ThirdParty)
+elseif(_missing)
   list(JOIN _missing " " _missing)
   message(FATAL_ERROR "expected the headers of Debian's packages, missing are: ${_missing}\n"
     "Install them (apt-get install ${_missing}), or rrfp from a wheel, which needs none of them.")
