@@ -321,7 +321,7 @@ job_phase job_core::after(const job_event::tick& e) {
   if (copies_ && now_ - copies_->began > options_.copies->time_max) {
     give_up_copies("not held within " + std::to_string(options_.copies->time_max / 1'000'000'000) +
                    " s");
-    next = continue_without_copies(next);
+    next = continue_after_copies(next);
     if (next == job_phase::ended) return next;
   }
   // Not a hang: saves and copies have limits of their own (time_max), and demands may come late.

@@ -14,8 +14,8 @@
 /// For recovery, the ranks copy their state after a step in the background, one copy at a time: a
 /// step that ends before the last copy is held makes none. After a loss, a new run begins with the
 /// state of the newest copies: created -> restoring -> stepping. With on_request nobody can begin
-/// again from the first step: the state after it is copied at once, and no step follows before
-/// these copies are held.
+/// again from the first step: the state after it is copied at once, and no training step follows
+/// before these copies are held, or have failed.
 ///
 /// A node that is told to end asks for a drain. If the others do not ask within drain_ms, the run
 /// ends after the next training step: it saves and copies the state of that step, waits in phase
@@ -179,7 +179,7 @@ class job_core {
   void copy_state();
   void give_up_copies(std::string failure);
   /// The copies are held, or given up.
-  job_phase continue_without_copies(job_phase phase);
+  job_phase continue_after_copies(job_phase phase);
   /// The next demand changes the state, of which there is no copy yet.
   bool waits_for_first_copies() const;
   job_phase end_save(std::string failure, bool overdue = false);

@@ -104,10 +104,10 @@ job_phase job_core::after(const job_event::copy_held& e) {
     last_copied_ = e.step;
     copies_.reset();
   }
-  return copies_ ? phase_ : continue_without_copies(phase_);
+  return copies_ ? phase_ : continue_after_copies(phase_);
 }
 
-job_phase job_core::continue_without_copies(job_phase phase) {
+job_phase job_core::continue_after_copies(job_phase phase) {
   if (phase == job_phase::handing_over) return hand_over();
   if (phase == job_phase::idle && !demands_.empty()) return serve_next_demand();
   return phase;
