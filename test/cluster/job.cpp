@@ -245,6 +245,7 @@ void job::carry_out(const job_action::copy_state& a) {
   encoder out;
   out(so_far);
   record_ = {a.step, std::string(c_.record_bytes, 'r') + out.take(), details()};
+  if (a.complete == 0) send_record(false);
   auto m = to_stages(mail_kind::copy_state, a.step);
   m.number = a.complete;
   m.to = addressee::supervisor;
@@ -258,11 +259,16 @@ void job::carry_out(const job_action::keep_copies& a) {
   RRFP_EXPECT(a.step == record_.step, "copies are kept without their record");
   copies_since_.reset();
   on_.owner().sim().checks.on_keep(on_.owner(), on_.setup().run, a.step, on_.present());
+  send_record(true);
+}
+
+void job::send_record(bool is_complete) {
   for (const auto n : on_.present()) {
     mail m;
     m.kind = mail_kind::keep_copies;
     m.step = record_.step;
     m.text = record_.bytes;
+    m.is_good = is_complete;
     if (keeps_details(n)) m.more_values = state_of(record_.details).value();
     on_.send_to_node(n, std::move(m));
   }

@@ -46,6 +46,7 @@ class job {
 
   job_core_options core_options();
   std::string details() const;
+  void send_record(bool is_complete);
   microbatch_shares draw_shares(step_id step) const;
   bool go_on_from(const std::string& written);
   void answer(job_event::any e) { answer_ = std::move(e); }

@@ -543,6 +543,7 @@ void session::read_as_node(const mail& m) {
       return owner_.note_step(m.step);
     case mail_kind::keep_copies: {
       owner_.copies().keep({m.step, m.text, bytes_of(m.more_values)});
+      if (!m.is_good) return;
       return owner_.sim().checks.on_kept(owner_, setup_.run, m.step);
     }
     case mail_kind::copy_offered: return on_copy_offered(m);

@@ -171,7 +171,7 @@ struct fetch_copy {
 };
 /// Pieces of copies arrive on a node, which takes its time: the job does not hang.
 struct copies_arrive {};
-/// The copies of all ranks after this step are held: drop older ones.
+/// The copies of all ranks after this step are held, or none is yet: drop older ones.
 struct keep_copies {
   job_record record;
 };

@@ -332,11 +332,15 @@ void job_actor::carry_out(const job_action::restore_state& a) { send_to_stages(a
 void job_actor::carry_out(const job_action::copy_state& a) {
   record_ = totals_.record(context_->now(), core_.last_saved(), saves_ ? saves_->saved() : 0);
   RRFP_CHECK(record_.step == a.step, "copies are made of the last step");
+  // If this node is lost before it can say that the first copies are held, the others need it.
+  if (a.complete == 0) send_record();
   for (const auto& stage : stages_)
     if (stage.replica == replica_id{0}) post(stage.supervisor, a);
 }
 
-void job_actor::carry_out(const job_action::keep_copies&) {
+void job_actor::carry_out(const job_action::keep_copies&) { send_record(); }
+
+void job_actor::send_record() {
   for (const auto& [n, node] : nodes_) {
     keep_copies m{record_};
     if (!keeps_details(n)) m.record.details.clear();

@@ -86,6 +86,7 @@ class job_actor : public actor_base {
   void send_to_stages(const Message& m);
   template <class Message>
   void send_to_nodes(const Message& m);
+  void send_record();
 
   const std::shared_ptr<run_context> context_;
   const session_setup& setup_;
