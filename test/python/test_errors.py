@@ -196,10 +196,10 @@ def test_ctrl_c_ends_a_step():
             time.sleep(0.05)
             return x
 
+    pipe = rrfp.Pipeline([Slow(), *mlp(2)], loss_fn, n_microbatches=20)
+    x, y = rows(1)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        pipe = rrfp.Pipeline([Slow(), *mlp(2)], loss_fn, n_microbatches=20)
-        x, y = rows(1)
         for _ in range(100):
             pipe.step(x, target=y)
     pipe.close()
