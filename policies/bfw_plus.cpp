@@ -7,7 +7,8 @@
 /// - A stage that has fewer microbatches between F and B than stages behind it is still filling the
 ///   pipeline: F goes first.
 /// - The last stage has its gradient at once: B goes first, so that the backward path starts early.
-/// - Elsewhere B and F alternate, as in BFW.
+/// - Elsewhere B and F alternate, as in BFW. With several chunks this includes the first and the last
+///   stage: others wait for the B of the one, and the F of the other.
 /// - W is divided: a B that arrives waits for a piece, not for a whole W.
 /// - F takes the larger chunk first.
 ///
@@ -23,8 +24,8 @@ class bfw_plus final : public round_policy {
  public:
   bfw_plus(const pipeline_shape& shape, stage_id stage)
       : round_policy(shape, task_kind::backward, forward_first::larger_chunk),
-        is_first_(stage.value() == 0),
-        is_last_(stage.value() + 1 == shape.stages),
+        is_first_(shape.chunks == 1 && stage.value() == 0),
+        is_last_(shape.chunks == 1 && stage.value() + 1 == shape.stages),
         fill_(shape.chunks * (shape.stages - stage.value())) {}
 
   std::string_view name() const override { return "bfw_plus"; }

@@ -132,6 +132,12 @@ TEST_CASE("BFW+ takes the F of the larger chunk first") {
   CHECK(stage.runs(4) == "F0.1 F1.1 F0 F1");
 }
 
+TEST_CASE("on a V, BFW+ alternates on the first stage, which has the last part of the model") {
+  one_stage stage{"bfw_plus", {2, 2, 8, placement::v}, 0};
+  stage.arrived("F0 F1 F2 F3 F4 F5 F0.1 F1.1");
+  CHECK(stage.runs(9) == "F0.1 F1.1 F0 F1 B0.1 F2 B1.1 F3 F4");
+}
+
 TEST_CASE("FB alternates F and B while both are ready") {
   // The previous F was the first half of a round whose second half is due.
   CHECK(with_both_ready("fb").runs(4) == "BW0 F2 BW1 F3");
