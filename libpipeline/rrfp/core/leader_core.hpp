@@ -50,6 +50,7 @@ class leader_core {
   /// How long a refused node has to read the reason.
   static constexpr std::int64_t refused_max = 1'000'000'000;
   static constexpr int refusals_reported_max = 100;
+  static constexpr std::size_t refusal_bytes_max = 128;  ///< in the status
   static constexpr std::int64_t rejoin_max = 1'000'000'000;
   static constexpr std::int64_t examine_after = 5'000'000'000;
 
@@ -213,6 +214,7 @@ class leader_core {
   std::set<node_id> told_;                  ///< know that the job is over, and need nothing more
   std::optional<connection_id> dismissed_;  ///< the newest
   int refusals_ = 0;
+  std::map<std::uint32_t, std::string> refused_;  ///< why, by node; the last time
 };
 
 }  // namespace rrfp::membership_core

@@ -76,6 +76,9 @@ bool leader_core::is_replaced(const event::proven& e) const {
 
 void leader_core::after(const event::refused& e) {
   refuse(peers_.at(e.connection), e.node, e.reason, e.reason, e.for_now);
+  if (!e.node || e.for_now || e.node->value() >= by_node_.size()) return;
+  refused_[e.node->value()] = printable(e.reason, refusal_bytes_max);
+  report_missing_nodes();
 }
 
 void leader_core::refuse(peer& p, std::optional<node_id> claimed, const std::string& reason,
@@ -220,9 +223,14 @@ void leader_core::report_missing_nodes() {
   std::vector<std::uint32_t> missing;
   for (std::uint32_t n = 0; n < by_node_.size(); ++n)
     if (!has_joined(node_id{n})) missing.push_back(n);
+  const auto waiting = missing.empty() ? "" : "waiting for " + names_of(missing);
+  const auto refused = std::ranges::find_if(missing, [&](auto n) { return refused_.contains(n); });
+  const auto why = refused == missing.end() ? ""
+                                            : "; " + name_of(node_id{*refused}, {}) +
+                                                  " was refused: " + refused_.at(*refused);
   // The heartbeats carry it to the nodes that wait, for their own messages.
-  common_.status = missing.empty() ? "" : "waiting for " + names_of(missing);
-  common_.act(action::waiting{common_.status + " (listening on " + listening_ + ")"});
+  common_.status = waiting + why;
+  common_.act(action::waiting{waiting + " (listening on " + listening_ + ")" + why});
 }
 
 }  // namespace rrfp::membership_core
