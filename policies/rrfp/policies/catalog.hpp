@@ -1,4 +1,4 @@
-/// The factory functions of all policies, one line for each file; the registry names them.
+/// The factory functions of all policies; the registry names them.
 #pragma once
 
 #include <memory>
