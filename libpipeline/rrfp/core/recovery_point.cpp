@@ -4,8 +4,6 @@
 #include <iterator>
 #include <utility>
 
-#include <rrfp/base/check.hpp>
-
 namespace rrfp {
 
 void recovery_card::finish_run(run_record summary) {

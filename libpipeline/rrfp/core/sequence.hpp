@@ -2,7 +2,6 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
 #include <rrfp/base/result.hpp>
 #include <rrfp/core/memory.hpp>

@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <set>
-#include <tuple>
 #include <unordered_map>
 
 namespace rrfp::report {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include <rrfp/base/check.hpp>
 #include <rrfp/simulate/keyed_random.hpp>
 
 #include "salt.hpp"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include <rrfp/base/check.hpp>
 #include <rrfp/simulate/keyed_random.hpp>

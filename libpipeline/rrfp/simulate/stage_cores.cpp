@@ -2,8 +2,6 @@
 
 #include <limits>
 
-#include <rrfp/core/sequence.hpp>
-
 namespace rrfp::simulate {
 
 std::string_view name(transport t) {

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <numeric>
-#include <string>
 
 #include <rrfp/base/check.hpp>
 

@@ -5,7 +5,6 @@
 /// microbatch add no work to each other and the work of a microbatch is the sum over its samples.
 #pragma once
 
-#include <cstdint>
 #include <span>
 
 #include <rrfp/base/result.hpp>
