@@ -35,19 +35,13 @@ std::optional<task> task_of(std::string_view text) {
   if (digits == std::string_view::npos) return std::nullopt;
   const auto kind = task_kind_of(text.substr(0, digits));
   if (!kind) return std::nullopt;
-  const char* at = text.data() + digits;
   const char* const end = text.data() + text.size();
   std::uint32_t mb = 0;
   std::uint32_t chunk = 0;
-  auto parsed = std::from_chars(at, end, mb);
-  if (parsed.ec != std::errc{}) return std::nullopt;
-  if (parsed.ptr != end) {
-    if (*parsed.ptr != '.') return std::nullopt;
-    parsed = std::from_chars(parsed.ptr + 1, end, chunk);
-    if (parsed.ec != std::errc{} || parsed.ptr != end) return std::nullopt;
-  }
+  const auto* const after = std::from_chars(text.data() + digits, end, mb).ptr;
+  if (after != end) std::from_chars(after + 1, end, chunk);
   const task t{*kind, microbatch_id{mb}, chunk_id{chunk}};
-  // Each task has exactly one text form: neither "F03" nor "F3.0".
+  // Each task has exactly one text form: neither "F03", "F3.0" nor "F3,1".
   return to_string(t) == text ? std::optional{t} : std::nullopt;
 }
 

@@ -45,20 +45,6 @@ node_id sender_of(const any_header& any) {
 
 // ---- nodes
 
-transport_core::peer_state transport_core::next(peer_state s, peer_event e) {
-  switch (s) {
-    case peer_state::connected:
-      switch (e) {
-        case peer_event::failed: return peer_state::failed;
-        case peer_event::left: return peer_state::left;
-      }
-      break;
-    case peer_state::failed:
-    case peer_state::left: break;
-  }
-  return s;
-}
-
 status transport_core::may_connect(node_id node) const {
   const auto found = peers_.find(node);
   if (found == peers_.end()) return success();
@@ -81,7 +67,7 @@ bool transport_core::has_failed(node_id node) const {
 }
 
 void transport_core::fail(node_id node, const std::string& why) {
-  end(node, peer_event::failed, name_of(node) + ": " + why);
+  end(node, peer_state::failed, name_of(node) + ": " + why);
 }
 
 void transport_core::broke(node_id node, const std::string& why) {
@@ -90,12 +76,11 @@ void transport_core::broke(node_id node, const std::string& why) {
   has_ends_ = true;
 }
 
-void transport_core::end(node_id node, peer_event e, std::string why) {
+void transport_core::end(node_id node, peer_state how, std::string why) {
   // A node that this one never connected to may fail, too: it may have connected to this one.
   auto& p = peers_[node];
-  const auto before = p.state;
-  p.state = next(before, e);
-  if (p.state == before) return;
+  if (p.state != peer_state::connected) return;
+  p.state = how;
   p.why = std::move(why);
   p.is_unreported = true;
   has_ends_ = true;
@@ -265,7 +250,7 @@ departure transport_core::arrived(const farewell_header& h) {
     return {};
   }
   const auto answer = depart_farewell(h.from_node);
-  end(h.from_node, peer_event::left, name_of(h.from_node) + " has left the job");
+  end(h.from_node, peer_state::left, name_of(h.from_node) + " has left the job");
   return answer;
 }
 

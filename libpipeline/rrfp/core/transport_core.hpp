@@ -175,7 +175,6 @@ class transport_core {
 
  private:
   enum class peer_state : std::uint8_t { connected, failed, left };
-  enum class peer_event : std::uint8_t { failed, left };
   using edge = std::pair<rank_address, rank_address>;
 
   struct peer {
@@ -190,8 +189,8 @@ class transport_core {
     void* descriptor;
   };
 
-  static peer_state next(peer_state s, peer_event e);
-  void end(node_id node, peer_event e, std::string why);
+  /// The first end of a node counts.
+  void end(node_id node, peer_state how, std::string why);
   bool has_failed(node_id node) const;
   template <class Header>
   bool is_current(const Header& h) const;
