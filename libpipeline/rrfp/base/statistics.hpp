@@ -21,4 +21,13 @@ inline double quantile(std::vector<double> values, double share) {
 
 inline double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
 
+/// One of the values, of which there is at least one: for an even count the smaller of the two in
+/// the middle.
+template <class Value>
+Value lower_median(std::vector<Value> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 }  // namespace rrfp

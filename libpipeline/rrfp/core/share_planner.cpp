@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/base/statistics.hpp>
 
 namespace rrfp {
 
@@ -17,12 +18,6 @@ constexpr std::uint32_t turns_max = 4096;
 /// By how much the time of a stage without work approaches that of the other replicas in a step, so
 /// that it is tried again.
 constexpr double forgetting = 0.02;
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 }  // namespace
 
@@ -86,9 +81,9 @@ void share_planner::measure(const std::vector<stage_time>& times) {
     for (std::uint32_t r = 0; r < options_.replicas && !usual.empty(); ++r) {
       auto& own = measured_[index(r, s)];
       if (is_shared_[index(r, s)] || own == 0)
-        own = median(usual);
+        own = lower_median(usual);
       else if (times[index(r, s)].work <= 0)
-        own += forgetting * (median(usual) - own);
+        own += forgetting * (lower_median(usual) - own);
     }
   }
 }

@@ -3,24 +3,15 @@
 #include <algorithm>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/base/statistics.hpp>
 
 namespace rrfp {
-
-namespace {
-
-/// Returns the lower median for an even count, because with two ranks one may be late.
-std::int64_t median(std::vector<std::int64_t> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-}  // namespace
 
 void straggler_watch::add(std::vector<std::int64_t> own, std::int64_t time) {
   RRFP_CHECK(own.size() == all() && all() > 0, "each rank has an own time");
   late_.resize(all());
-  const auto usual = median(own);
+  // The lower one, because with two ranks one may be late.
+  const auto usual = lower_median(own);
   for (std::size_t i = 0; i < own.size(); ++i)
     late_[i] += std::max<std::int64_t>(own[i] - usual, 0);
   steps_.push_back({std::move(own), time});
@@ -36,14 +27,14 @@ void straggler_watch::judge() {
   std::vector<std::size_t> late_steps(all());
   for (const auto& s : steps_) {
     time += s.time;
-    const auto usual = median(s.own);
+    const auto usual = lower_median(s.own);
     for (std::size_t i = 0; i < own.size(); ++i) {
       own[i] += s.own[i];
       const auto late = static_cast<double>(s.own[i] - usual);
       late_steps[i] += late >= late_min / 2 * static_cast<double>(s.time);
     }
   }
-  const auto usual = median(own);
+  const auto usual = lower_median(own);
   std::int64_t waiting = 0;
   for (const auto o : own) waiting += std::max<std::int64_t>(time - o, 0);
   for (std::size_t group = 0; group < own.size(); group += ranks_) {

@@ -7,6 +7,8 @@
 #include <set>
 #include <unordered_map>
 
+#include <rrfp/base/statistics.hpp>
+
 namespace rrfp::report {
 
 namespace {
@@ -216,9 +218,7 @@ std::optional<step_id> typical_step(const std::vector<traced_run>& runs, step_id
   for (std::size_t r = 0; r < runs.size(); ++r) {
     std::vector<nanoseconds> took;
     for (const auto& [step, c] : all) took.push_back(c.took[r]);
-    const auto middle = took.begin() + static_cast<std::ptrdiff_t>((took.size() - 1) / 2);
-    std::nth_element(took.begin(), middle, took.end());
-    const auto median = static_cast<double>(std::max<nanoseconds>(*middle, 1));
+    const auto median = static_cast<double>(std::max<nanoseconds>(lower_median(took), 1));
     for (const auto& [step, c] : all)
       distance[step] += std::abs(static_cast<double>(c.took[r]) - median) / median;
   }
