@@ -56,22 +56,10 @@ job_phase job_core::end_save(std::string failure, bool overdue) {
   if (failure.empty()) last_saved_ = save_->step;
   actions_.push_back(job_action::end_save{save_->step, std::move(failure), overdue});
   save_.reset();
-  switch (phase_) {
-    case job_phase::waiting_to_save:
-    case job_phase::copying:  // the save has failed, and the next step waits for it
-      return continue_run();
-    case job_phase::finishing_save: return end_in_order(conclusion_);
-    case job_phase::created:
-    case job_phase::restoring:
-    case job_phase::idle:
-    case job_phase::stepping:
-    case job_phase::updating:
-    case job_phase::handing_over:
-    case job_phase::hashing_weights:
-    case job_phase::reporting_hang:
-    case job_phase::ended: return phase_;
-  }
-  return phase_;
+  if (phase_ == job_phase::finishing_save) return end_in_order(conclusion_);
+  // While it copies, the save has failed, and the next step waits for it.
+  const bool waits = phase_ == job_phase::waiting_to_save || phase_ == job_phase::copying;
+  return waits ? continue_run() : phase_;
 }
 
 // ---- copies for recovery
