@@ -659,4 +659,12 @@ std::optional<task> stage_core::next() const { return impl_->next(); }
 bool stage_core::step_complete() const { return remaining() == 0 && outstanding() == 0; }
 stage_snapshot stage_core::snapshot() const { return impl_->snapshot(); }
 
+stage_core make_stage_core(stage_config config, const dispatch_rule& rule) {
+  config.mode = rule.mode;
+  config.weight_pieces = rule.weight_pieces;
+  config.early_forwards = config.forwards_in_order ? 0 : rule.early_forwards;
+  config.renews_policy = rule.renews_policy;
+  return stage_core{config, rule.make_policy};
+}
+
 }  // namespace rrfp
