@@ -174,7 +174,7 @@ result<simulate::stage_costs> expected_costs(const job::job& j, replica_id repli
   options.jitter = j.jitter;
   options.jitter.seed += std::uint64_t{replica.value()} << 32;
   if (!j.delays.file.empty()) {
-    auto delays = simulate::given_delays::read(j.delays.file, shape);
+    auto delays = simulate::duration_table::read(j.delays.file, shape);
     if (!delays) return job::blame(j, "jitter.delays", delays.message());
     options.delays = std::make_shared<const simulate::given_delays>(std::move(*delays));
   }

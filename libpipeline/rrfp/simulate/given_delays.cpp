@@ -1,24 +1,6 @@
 #include <rrfp/simulate/given_delays.hpp>
 
-#include <utility>
-
 namespace rrfp::simulate {
-
-given_delays::given_delays(duration_table table)
-    : table_(std::move(table)), steps_(table_.steps()) {}
-
-result<given_delays> given_delays::read(const std::string& file, const pipeline_shape& shape) {
-  auto table = duration_table::read(file, shape);
-  if (!table) return table.failure();
-  return given_delays{std::move(*table)};
-}
-
-result<given_delays> given_delays::parse(std::string_view text, std::string_view file,
-                                         const pipeline_shape& shape) {
-  auto table = duration_table::parse(text, file, shape);
-  if (!table) return table.failure();
-  return given_delays{std::move(*table)};
-}
 
 step_id given_delays::listed(step_id step) const {
   return steps_ == 0 ? step : step_id{step.value() % steps_};

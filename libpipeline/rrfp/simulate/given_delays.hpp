@@ -6,31 +6,26 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <string_view>
+#include <utility>
 
 #include <rrfp/simulate/duration_table.hpp>
 
 namespace rrfp::simulate {
 
-/// Thread-safe. Errors as in duration_table.
+/// Thread-safe.
 class given_delays {
  public:
-  static result<given_delays> read(const std::string& file, const pipeline_shape& shape);
-  static result<given_delays> parse(std::string_view text, std::string_view file,
-                                    const pipeline_shape& shape);
+  explicit given_delays(duration_table table) : table_(std::move(table)), steps_(table_.steps()) {}
 
   nanoseconds compute(step_id step, stage_id stage, const task& t) const;
   /// As cost_model::link().
   nanoseconds link(step_id step, virtual_stage_id to, const task& t) const;
 
  private:
-  explicit given_delays(duration_table table);
-
   step_id listed(step_id step) const;
 
   duration_table table_;
-  std::uint64_t steps_ = 0;
+  std::uint64_t steps_;
 };
 
 }  // namespace rrfp::simulate
