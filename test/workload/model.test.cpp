@@ -24,10 +24,10 @@ TEST_CASE("a forward of a GPT layer costs 24 s h^2 + 4 s^2 h, half the square wh
   constexpr double s = 100;
   constexpr double h = 64;
   CHECK(matrix_flops(parameters(gpt), s) == 24 * s * h * h);
-  CHECK(attention_flops(gpt, s) == 2 * s * s * h);
+  CHECK(attention_flops_of_squares(gpt, s * s) == 2 * s * s * h);
   auto whole = gpt;
   whole.causal = false;
-  CHECK(attention_flops(whole, s) == 4 * s * s * h);
+  CHECK(attention_flops_of_squares(whole, s * s) == 4 * s * s * h);
 }
 
 TEST_CASE("a token keeps 8 h + 24 h / tp activation bytes in a GPT layer") {

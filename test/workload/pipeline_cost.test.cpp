@@ -49,7 +49,7 @@ TEST_CASE(
     "in W") {
   const auto m = *preset("gpt3-large");
   const auto c = cost_of(m, part_kind::decoder_layer, {1, 0}, 1, arithmetic());
-  const auto attention_ms = attention_flops(m.text.layer, 2048) / 1e9;
+  const auto attention_ms = attention_flops_of_squares(m.text.layer, 2048.0 * 2048) / 1e9;
   CHECK(c.backward_ms - c.forward_ms == Approx(attention_ms));
   CHECK(c.forward_ms - c.weight_ms == Approx(attention_ms));
   const auto head = cost_of(m, part_kind::head, {1, 0}, 1, arithmetic());
@@ -170,7 +170,8 @@ TEST_CASE("a mixture of experts computes with the active parameters") {
     const auto tokens = double{1} * m.sequence_tokens;
     const auto active_ms = 1e3 * matrix_flops(active_parameters(b), tokens) / 1e12;
     CHECK(of(1, {}).weight_ms == Approx(active_ms));
-    CHECK(of(1, {}).forward_ms == Approx(active_ms + attention_flops(b, tokens) / 1e9));
+    CHECK(of(1, {}).forward_ms ==
+          Approx(active_ms + attention_flops_of_squares(b, tokens * tokens) / 1e9));
     CHECK(of(2, {}).weight_ms == Approx(active_ms / 2));
     CHECK(of(1, {}).activation_bytes ==
           Approx(tokens * (activation_bytes_per_token(b, 1) +

@@ -59,10 +59,6 @@ double matrix_flops(std::uint64_t parameters, double tokens) {
   return 2 * static_cast<double>(parameters) * tokens;
 }
 
-double attention_flops(const block& b, double length) {
-  return attention_flops_of_squares(b, length * length);
-}
-
 double attention_flops_of_squares(const block& b, double length_squares) {
   const auto all = 4 * length_squares * static_cast<double>(query_width(b));
   return b.causal ? all / 2 : all;

@@ -94,8 +94,7 @@ std::uint64_t parameters(const model& m);
 
 /// For `tokens` tokens through the matrices.
 double matrix_flops(std::uint64_t parameters, double tokens);
-/// For one sequence of `length` tokens, or several with this sum of squared lengths.
-double attention_flops(const block& b, double length);
+/// For sequences with this sum of squared lengths.
 double attention_flops_of_squares(const block& b, double length_squares);
 
 // ---- bytes, in FP16

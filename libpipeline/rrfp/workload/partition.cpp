@@ -40,35 +40,28 @@ void sort_indices(sample_parts& parts) {
   for (auto& part : parts) std::sort(part.begin(), part.end());
 }
 
-std::vector<double> work_of(std::span<const sample_work> samples, const sample_parts& parts) {
-  std::vector<double> work;
+/// The work or the tokens of each part.
+template <class Value>
+std::vector<Value> sums_of(Value sample_work::*what, std::span<const sample_work> samples,
+                           const sample_parts& parts) {
+  std::vector<Value> sums;
   for (const auto& part : parts) {
-    work.push_back(0);
-    for (const auto i : part) work.back() += samples[i].work;
+    sums.push_back(0);
+    for (const auto i : part) sums.back() += samples[i].*what;
   }
-  return work;
-}
-
-std::vector<std::uint64_t> tokens_of(std::span<const sample_work> samples,
-                                     const sample_parts& parts) {
-  std::vector<std::uint64_t> tokens;
-  for (const auto& part : parts) {
-    tokens.push_back(0);
-    for (const auto i : part) tokens.back() += samples[i].tokens;
-  }
-  return tokens;
+  return sums;
 }
 
 bool keeps(const sample_parts& parts, std::span<const sample_work> samples,
            const part_limits& limits) {
-  const auto tokens = tokens_of(samples, parts);
+  const auto tokens = sums_of(&sample_work::tokens, samples, parts);
   for (std::size_t p = 0; p < parts.size(); ++p)
     if (tokens[p] > limits.tokens_max || parts[p].size() < limits.samples_min) return false;
   return true;
 }
 
 double largest(std::span<const sample_work> samples, const sample_parts& parts) {
-  const auto work = work_of(samples, parts);
+  const auto work = sums_of(&sample_work::work, samples, parts);
   return *std::max_element(work.begin(), work.end());
 }
 
@@ -269,8 +262,8 @@ std::uint32_t parts_needed(std::span<const sample_work> samples, std::uint64_t t
 
 void exchange(std::span<const sample_work> samples, sample_parts& parts,
               const part_limits& limits) {
-  auto work = work_of(samples, parts);
-  auto tokens = tokens_of(samples, parts);
+  auto work = sums_of(&sample_work::work, samples, parts);
+  auto tokens = sums_of(&sample_work::tokens, samples, parts);
   const auto mean =
       std::accumulate(work.begin(), work.end(), 0.0) / static_cast<double>(parts.size());
   std::uint64_t pairs = 0, ways = 0;
@@ -341,12 +334,14 @@ void exchange(std::span<const sample_work> samples, sample_parts& parts,
 std::optional<sample_parts> divide(std::span<const sample_work> samples, std::uint32_t parts,
                                    const part_limits& limits) {
   std::optional<sample_parts> best;
+  const auto is_even = [&](const sample_parts& made) {
+    return imbalance(sums_of(&sample_work::work, samples, made)) <= close_enough;
+  };
   const auto is_close = [&](std::optional<sample_parts> made) {
     if (!made || !keeps(*made, samples, limits)) return false;
-    const auto even = [&] { return imbalance(work_of(samples, *made)) <= close_enough; };
-    if (!even()) exchange(samples, *made, limits);
+    if (!is_even(*made)) exchange(samples, *made, limits);
     if (!best || largest(samples, *made) < largest(samples, *best)) best = std::move(made);
-    return imbalance(work_of(samples, *best)) <= close_enough;
+    return is_even(*best);
   };
   if (is_close(longest_first(samples, parts, limits))) return best;
   if (samples.size() * std::uint64_t{parts} <= differencing_max &&

@@ -86,7 +86,7 @@ work_model training_flops(const model& m) {
   constexpr double passes = 3;
   const auto of_layers = [&](const block& b, std::uint32_t layers) {
     return std::pair{passes * layers * matrix_flops(active_parameters(b), 1),
-                     passes * layers * attention_flops(b, 1)};
+                     passes * layers * attention_flops_of_squares(b, 1)};
   };
   work_model w;
   std::tie(w.per_token, w.per_token_square) = of_layers(m.text.layer, m.text.layers);
