@@ -1,7 +1,8 @@
 #include <rrfp/core/ring_plan.hpp>
 
 #include <algorithm>
-#include <charconv>
+
+#include <rrfp/base/parse_number.hpp>
 
 namespace rrfp::checkpoint {
 
@@ -40,11 +41,8 @@ std::string temporary_name(std::uint64_t step) { return "." + folder_name(step) 
 
 std::optional<std::uint64_t> step_of(const std::string& name) {
   if (!name.starts_with(step_prefix)) return std::nullopt;
-  std::uint64_t step = 0;
-  const auto* const end = name.data() + name.size();
-  const auto read = std::from_chars(name.data() + step_prefix.size(), end, step);
-  if (read.ec != std::errc{} || read.ptr != end || folder_name(step) != name) return std::nullopt;
-  return step;
+  const auto step = parse_number<std::uint64_t>(name.substr(step_prefix.size()));
+  return step && folder_name(*step) == name ? step : std::nullopt;
 }
 
 std::vector<std::uint64_t> steps_of(const listing& names) {

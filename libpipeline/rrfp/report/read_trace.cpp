@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/base/parse_number.hpp>
+
 #include "trace_fields.hpp"
 
 namespace rrfp::report {
@@ -26,11 +28,9 @@ std::optional<std::uint32_t> take_number(std::string& text, std::string_view wor
   const auto at = text.rfind(word);
   if (at == std::string::npos) return std::nullopt;
   const auto digits = text.substr(at + word.size());
-  if (digits.empty() || digits.size() > 6 ||
-      digits.find_first_not_of("0123456789") != std::string::npos)
-    return std::nullopt;
-  text.resize(at);
-  return static_cast<std::uint32_t>(std::stoul(digits));
+  const auto number = digits.size() > 6 ? std::nullopt : parse_number<std::uint32_t>(digits);
+  if (number) text.resize(at);
+  return number;
 }
 
 /// The run, replica and stage of a process in the trace.

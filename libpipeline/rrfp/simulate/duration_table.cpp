@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <fstream>
 #include <optional>
 
+#include <rrfp/base/parse_number.hpp>
 #include <rrfp/base/printable.hpp>
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/simulate/keyed_random.hpp>
@@ -24,13 +24,6 @@ constexpr std::size_t durations_bytes_max = std::size_t{256} << 20;
 
 std::string quoted(std::string_view text) { return "'" + printable(text) + "'"; }
 
-template <class Number>
-bool parse_number(std::string_view text, Number& value) {
-  const auto* const end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, value);
-  return parsed.ec == std::errc{} && parsed.ptr == end;
-}
-
 std::optional<std::array<std::string_view, columns>> split(std::string_view line) {
   std::array<std::string_view, columns> cells;
   for (std::size_t i = 0; i < columns; ++i) {
@@ -45,7 +38,9 @@ std::optional<std::array<std::string_view, columns>> split(std::string_view line
 /// Parses a number below `end`; the error says what was expected.
 status parse_index(std::string_view cell, const char* noun, std::uint32_t end,
                    std::uint32_t& value) {
-  if (parse_number(cell, value) && value < end) return success();
+  const auto number = parse_number<std::uint32_t>(cell);
+  value = number.value_or(end);
+  if (value < end) return success();
   return error{"expected a " + std::string(noun) + " from 0 to " + std::to_string(end - 1) +
                ", got " + quoted(cell)};
 }
@@ -122,10 +117,11 @@ result<duration_table::row> duration_table::parse_row(std::string_view line) con
                  "), got " + quoted(line)};
   row parsed;
   auto& row_id = parsed.row_id;
-  if (!parse_number((*cells)[0], row_id.step) || row_id.step == 0 || row_id.step > first_evaluation)
+  const auto step = parse_number<std::uint64_t>((*cells)[0]);
+  if (!step || *step == 0 || *step > first_evaluation)
     return error{"expected a step number from 1 to " + std::to_string(first_evaluation) + ", got " +
                  quoted((*cells)[0])};
-  --row_id.step;
+  row_id.step = *step - 1;
   if (auto ok = parse_index((*cells)[1], "stage", shape_.stages, row_id.stage); !ok)
     return ok.failure();
   if (auto ok = parse_index((*cells)[2], "chunk", shape_.chunks, row_id.chunk); !ok)
@@ -143,10 +139,10 @@ result<duration_table::row> duration_table::parse_row(std::string_view line) con
   if (row_id.kind == row_kind::grad && shape_.is_last(vs))
     return error{"expected a stage that receives gradients, got the last virtual stage in " +
                  quoted(line)};
-  double ms = 0;
-  if (!parse_number((*cells)[5], ms) || !is_duration_ms(ms))
+  const auto ms = parse_number<double>((*cells)[5]);
+  if (!ms || !is_duration_ms(*ms))
     return error{std::string("expected ") + duration_ms_range + ", got " + quoted((*cells)[5])};
-  parsed.duration = nanoseconds_of(ms);
+  parsed.duration = nanoseconds_of(*ms);
   return parsed;
 }
 

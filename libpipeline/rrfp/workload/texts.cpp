@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/base/parse_number.hpp>
 #include <rrfp/base/printable.hpp>
 #include <rrfp/simulate/keyed_random.hpp>
 
@@ -20,27 +20,20 @@ constexpr std::uint64_t count_max = 1'000'000'000'000;
 /// The start of a line is enough to recognize it.
 constexpr std::size_t shown_max = 80;
 
-template <class Integer>
-bool parse(std::string_view text, Integer& value) {
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
-  return parsed.ec == std::errc{} && parsed.ptr == text.data() + text.size();
-}
-
 /// Adds a row; the error says what it expected.
 status add_row(std::string_view line, std::vector<text_bin>& bins) {
   const auto comma = line.find(',');
-  text_bin b;
-  std::uint64_t count = 0;
-  if (comma == std::string_view::npos || !parse(line.substr(0, comma), b.tokens) ||
-      !parse(line.substr(comma + 1), count) || b.tokens == 0 || b.tokens > text_tokens_max ||
-      count > count_max)
+  const auto tokens = parse_number<std::uint32_t>(line.substr(0, comma));
+  const auto count = comma == std::string_view::npos
+                         ? std::nullopt
+                         : parse_number<std::uint64_t>(line.substr(comma + 1));
+  if (!tokens || !count || *tokens == 0 || *tokens > text_tokens_max || *count > count_max)
     return error{"tokens from 1 to " + std::to_string(text_tokens_max) + " and a count up to " +
                  std::to_string(count_max)};
   const auto before = bins.empty() ? text_bin{} : bins.back();
-  if (b.tokens <= before.tokens)
+  if (*tokens <= before.tokens)
     return error{"more tokens than in the row before, " + std::to_string(before.tokens)};
-  b.up_to = before.up_to + count;
-  bins.push_back(b);
+  bins.push_back({*tokens, before.up_to + *count});
   return success();
 }
 
