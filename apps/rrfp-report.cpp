@@ -1,12 +1,12 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 
 #include <fmt/format.h>
 
+#include <rrfp/base/parse_number.hpp>
 #include <rrfp/foreign/read_traces.hpp>
 #include <rrfp/report/page.hpp>
 #include <rrfp/report/picture.hpp>
@@ -37,19 +37,12 @@ struct options {
   std::string title = "rrfp report";
 };
 
-std::optional<std::uint64_t> number(std::string_view digits) {
-  std::uint64_t n = 0;
-  const auto* end = digits.data() + digits.size();
-  const auto parsed = std::from_chars(digits.data(), end, n);
-  if (parsed.ec != std::errc{} || parsed.ptr != end) return std::nullopt;
-  return n;
-}
-
 /// "3:7", or "3" for that step alone.
 std::optional<report::step_range> range_of(std::string_view text) {
   const auto colon = text.find(':');
-  const auto first = number(text.substr(0, colon));
-  const auto last = colon == std::string_view::npos ? first : number(text.substr(colon + 1));
+  const auto first = parse_number<std::uint64_t>(text.substr(0, colon));
+  const auto last =
+      colon == std::string_view::npos ? first : parse_number<std::uint64_t>(text.substr(colon + 1));
   if (!first || !last || *first > *last) return std::nullopt;
   return report::step_range{step_id{*first}, step_id{*last}};
 }
@@ -109,7 +102,7 @@ result<std::optional<step_id>> shown_step(const options& wanted,
   const auto [first, last] =
       range.value_or(report::step_range{step_id{0}, step_id{~std::uint64_t{0}}});
   if (wanted.step.empty()) return report::typical_step(runs, first, last);
-  const auto n = number(wanted.step);
+  const auto n = parse_number<std::uint64_t>(wanted.step);
   if (!n) return error{fmt::format("--step: expected a step's number, got \"{}\"", wanted.step)};
   const step_id step{*n};
   for (const auto& run : runs)

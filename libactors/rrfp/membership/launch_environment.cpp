@@ -1,10 +1,10 @@
-#include <charconv>
 #include <initializer_list>
 #include <limits>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include <rrfp/base/parse_number.hpp>
 #include <rrfp/membership/launch_environment.hpp>
 
 namespace rrfp::actors {
@@ -39,27 +39,19 @@ std::optional<found> first_set(const environment& variables,
   return std::nullopt;
 }
 
-std::optional<std::uint32_t> whole_number(std::string_view text) {
-  std::uint32_t value = 0;
-  const auto* const end = text.data() + text.size();
-  const auto [stop, failed] = std::from_chars(text.data(), end, value);
-  if (failed != std::errc{} || stop != end || text.empty()) return std::nullopt;
-  return value;
-}
-
 result<number> resolve_number(std::optional<std::uint32_t> argument, const char* argument_name,
                               const environment& variables,
                               std::initializer_list<const char*> names) {
   if (argument) return number{*argument, argument_name};
   const auto variable = first_set(variables, names);
   if (!variable) return number{};
-  const auto value = whole_number(variable->text);
+  const auto value = parse_number<std::uint32_t>(variable->text);
   if (!value) return wrong(variable->name, "a whole number", variable->text);
   return number{*value, variable->name};
 }
 
 result<std::uint16_t> port_of(const std::string& name, std::string_view text) {
-  const auto value = whole_number(text);
+  const auto value = parse_number<std::uint32_t>(text);
   if (!value || *value < 1 || *value > std::numeric_limits<std::uint16_t>::max())
     return wrong(name, "a port, 1 to 65535", text);
   return static_cast<std::uint16_t>(*value);
@@ -138,7 +130,7 @@ result<std::string> first_of_node_list(const std::string& list) {
   if (close == std::string::npos) return malformed;
   const auto ranges = list.substr(open + 1, close - open - 1);
   const auto digits = ranges.substr(0, ranges.find_first_of("-,"));
-  if (!whole_number(digits)) return malformed;
+  if (!parse_number<std::uint32_t>(digits)) return malformed;
   // The rest belongs to the name ("rack1-[01-04]-ib") and may contain more brackets.
   const auto tail = list.substr(close + 1);
   if (tail.empty() || tail.front() == ',') return head + digits;

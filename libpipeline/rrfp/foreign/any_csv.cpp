@@ -65,7 +65,7 @@ class csv_reader {
       const auto text = cell(cells, c);
       if (text.empty() && where_[static_cast<std::size_t>(c)] == std::string_view::npos)
         return std::uint64_t{0};
-      const auto n = number_of<std::uint64_t>(text);
+      const auto n = parse_number<std::uint64_t>(text);
       if (!n || *n > max)
         return expected(fmt::format("a whole number up to {}", max), text).failure();
       return *n;
@@ -119,7 +119,7 @@ class csv_reader {
   }
 
   static std::optional<nanoseconds> time(std::string_view text) {
-    const auto ms = number_of<double>(text);
+    const auto ms = parse_number<double>(text);
     constexpr double most = 2.5e12;  // so that times since 1970 fit
     if (!ms || !(std::abs(*ms) <= most)) return std::nullopt;
     const auto whole = std::trunc(*ms);  // apart, for the product has no single nanoseconds

@@ -1,13 +1,12 @@
 /// Lines and cells of text files of any size.
 #pragma once
 
-#include <charconv>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <rrfp/base/parse_number.hpp>
 #include <rrfp/base/result.hpp>
 
 namespace rrfp::foreign {
@@ -23,14 +22,5 @@ status read_lines(const std::string& file, std::string_view what,
 
 /// The cells of a line without blanks and quotes around them; a comma in quotes is no separator.
 std::vector<std::string_view> cells_of(std::string_view line);
-
-/// The number that the whole text is.
-template <class Number>
-std::optional<Number> number_of(std::string_view text) {
-  Number n{};
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), n);
-  if (failed != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return n;
-}
 
 }  // namespace rrfp::foreign

@@ -64,7 +64,7 @@ class table_reader {
   /// Nanoseconds, or the number of a process or a thread.
   result<std::int64_t> number(const row& cells, std::size_t column) const {
     constexpr std::int64_t most = 2'500'000'000'000'000'000;
-    const auto n = number_of<std::int64_t>(cells[column]);
+    const auto n = parse_number<std::int64_t>(cells[column]);
     if (!n || *n < 0 || *n > most)
       return expected(fmt::format("a whole number as {}", names_[column]), cells[column]);
     return *n;
@@ -95,7 +95,7 @@ std::optional<std::uint64_t> sequence_number(std::string_view text) {
   const auto at = text.find(word);
   if (at == std::string_view::npos) return std::nullopt;
   text.remove_prefix(at + word.size());
-  return number_of<std::uint64_t>(text.substr(0, text.find(',')));
+  return parse_number<std::uint64_t>(text.substr(0, text.find(',')));
 }
 
 class process {

@@ -42,13 +42,13 @@ std::optional<std::string_view> after(std::string_view line, std::string_view wo
 
 std::optional<std::uint32_t> whole_after(std::string_view line, std::string_view word) {
   const auto text = after(line, word);
-  return text ? number_of<std::uint32_t>(*text) : std::nullopt;
+  return text ? parse_number<std::uint32_t>(*text) : std::nullopt;
 }
 
 /// Milliseconds, of a sum over at most 11 days.
 std::optional<double> time_after(std::string_view line, std::string_view word) {
   const auto text = after(line, word);
-  const auto ms = text ? number_of<double>(*text) : std::nullopt;
+  const auto ms = text ? parse_number<double>(*text) : std::nullopt;
   return ms && *ms >= 0 && *ms <= 1e9 ? ms : std::nullopt;
 }
 
@@ -121,7 +121,7 @@ class timer_log {
 
   std::optional<std::uint32_t> setting(std::string_view name) const {
     const auto found = settings_.find(name);
-    return found == settings_.end() ? std::nullopt : number_of<std::uint32_t>(found->second);
+    return found == settings_.end() ? std::nullopt : parse_number<std::uint32_t>(found->second);
   }
 
   void add(std::uint32_t rank, std::vector<double> timed_rank::*list, double ms) {
