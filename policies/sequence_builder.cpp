@@ -19,8 +19,7 @@ void sequence_builder::backward_weight(chunk_id chunk) {
 }
 
 void sequence_builder::weight(chunk_id chunk) {
-  const auto oldest =
-      std::find_if(due_.begin(), due_.end(), [&](const task& t) { return t.chunk == chunk; });
+  const auto oldest = std::ranges::find(due_, chunk, &task::chunk);
   if (oldest == due_.end()) return;
   order_.push_back(*oldest);
   due_.erase(oldest);

@@ -24,10 +24,7 @@ class clock_filter {
   std::int64_t offset() const {
     if (count_ == 0) return 0;
     const auto end = samples_.begin() + std::min(count_, samples_.size());
-    const auto quickest = std::min_element(
-        samples_.begin(), end,
-        [](const sample& a, const sample& b) { return a.round_trip < b.round_trip; });
-    return quickest->offset;
+    return std::ranges::min_element(samples_.begin(), end, {}, &sample::round_trip)->offset;
   }
 
  private:

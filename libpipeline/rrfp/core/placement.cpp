@@ -165,12 +165,10 @@ std::string_view name(admission a) {
 std::vector<std::uint32_t> admission_order(admission a, std::span<const double> cost) {
   std::vector<std::uint32_t> order(cost.size());
   std::iota(order.begin(), order.end(), 0U);
-  const bool differ =
-      std::adjacent_find(cost.begin(), cost.end(), std::not_equal_to<>{}) != cost.end();
+  const bool differ = std::ranges::adjacent_find(cost, std::not_equal_to{}) != cost.end();
   if (a == admission::loaded || !differ) return order;
   // Deal the sorted microbatches to the two ends in turn, so that the largest meet in the middle.
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::uint32_t x, std::uint32_t y) { return cost[x] < cost[y]; });
+  std::ranges::stable_sort(order, {}, [&](std::uint32_t i) { return cost[i]; });
   std::vector<std::uint32_t> dealt(order.size());
   std::size_t front = 0;
   std::size_t back = order.size();

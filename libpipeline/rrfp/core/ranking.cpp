@@ -31,9 +31,8 @@ ranking::ranking(const pipeline_shape& shape, std::unique_ptr<policy> hint)
       if (backward == task_kind::backward) add({task_kind::weight, mb, chunk});
     }
   }
-  std::sort(keys.begin(), keys.end(), [](const key& a, const key& b) {
-    return std::tie(a.lane, a.rank, a.what.mb, a.what.chunk, a.what.kind) <
-           std::tie(b.lane, b.rank, b.what.mb, b.what.chunk, b.what.kind);
+  std::ranges::sort(keys, {}, [](const key& k) {
+    return std::tuple{k.lane, k.rank, k.what.mb, k.what.chunk, k.what.kind};
   });
   position_.assign(std::size_t{3} * chunks_ * microbatches_, none);
   for (const auto& k : keys) {

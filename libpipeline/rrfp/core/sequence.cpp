@@ -265,8 +265,7 @@ sequence obeyed_order(const policy& hint, const pipeline_shape& shape) {
         order.push_back({task_kind::weight, microbatch_id{mb}, chunk_id{c}});
     }
   const auto key = [&](const task& t) { return std::tuple{hint.rank(t), t.mb, t.chunk}; };
-  std::sort(order.begin(), order.end(),
-            [&](const task& a, const task& b) { return key(a) < key(b); });
+  std::ranges::sort(order, {}, key);
   return order;
 }
 

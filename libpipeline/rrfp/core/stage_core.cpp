@@ -183,8 +183,8 @@ class stage_core::impl {
   }
 
   void handle(const task_finished& e) {
-    const auto found = std::find_if(running_.begin(), running_.end(),
-                                    [&](const auto& r) { return r.launched.seq == e.seq; });
+    const auto found =
+        std::ranges::find(running_, e.seq, [](const auto& r) { return r.launched.seq; });
     RRFP_CHECK(found != running_.end(), "a finished task must have been launched");
     const auto bit = rank_set{1} << e.rank.value();
     RRFP_CHECK(e.rank.value() < config_.ranks && (found->behind & bit) != 0,

@@ -1,6 +1,7 @@
 #include <rrfp/core/stragglers.hpp>
 
 #include <algorithm>
+#include <functional>
 
 #include <rrfp/base/check.hpp>
 #include <rrfp/base/statistics.hpp>
@@ -56,8 +57,7 @@ void straggler_watch::judge() {
         others * static_cast<double>(latest) / std::max(static_cast<double>(waiting), 1.0), 1.0);
     found_.push_back(std::move(found));
   }
-  std::stable_sort(found_.begin(), found_.end(),
-                   [](const auto& a, const auto& b) { return a.late > b.late; });
+  std::ranges::stable_sort(found_, std::greater{}, &straggler::late);
 }
 
 }  // namespace rrfp

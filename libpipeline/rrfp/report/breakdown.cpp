@@ -110,8 +110,7 @@ std::vector<held> held_over_time(const timeline& t, replica_id r, stage_id s) {
     const auto& of_rank = t.lanes[t.number_of(r, s, rank_id{k})].tasks;
     tasks.insert(tasks.end(), of_rank.begin(), of_rank.end());
   }
-  std::stable_sort(tasks.begin(), tasks.end(),
-                   [](const auto* a, const auto* b) { return a->end < b->end; });
+  std::ranges::stable_sort(tasks, {}, &traced_task::end);
   std::vector<std::int64_t> bytes(t.run->ranks);
   const auto of_fullest = [&] { return *std::max_element(bytes.begin(), bytes.end()); };
   std::vector<held> series;

@@ -63,8 +63,7 @@ std::vector<launched> launches_of(const traced_run& run, step_id first, step_id 
            t.decided,
            t.end});
   const auto key = [](const launched& l) { return std::tuple{order_of(l.timed), l.piece}; };
-  std::stable_sort(all.begin(), all.end(),
-                   [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  std::ranges::stable_sort(all, {}, key);
   std::vector<launched> merged;
   for (const auto& l : all) {
     if (merged.empty() || key(merged.back()) != key(l)) {
@@ -152,8 +151,6 @@ class message_finder {
 
 /// Milliseconds.
 using samples = std::vector<double>;
-
-void add(samples& to, nanoseconds t) { to.push_back(milliseconds(t)); }
 
 /// The text in quotes, safe for a TOML comment.
 std::string quoted(const std::string& text) {
@@ -270,12 +267,12 @@ std::string cost_toml(const profile& p, const std::string& source, double backwa
   std::vector<kinds_of_samples> stages(p.shape.virtual_stages());
   kinds_of_samples all;
   for (const auto& t : p.tasks) {
-    add(samples_of(stages[p.shape.virtual_stage(t.stage, t.what.chunk).value()], t.what.kind),
-        t.undelayed);
-    add(samples_of(all, t.what.kind), t.undelayed);
+    auto& stage = stages[p.shape.virtual_stage(t.stage, t.what.chunk).value()];
+    for (auto* kinds : {&stage, &all})
+      samples_of(*kinds, t.what.kind).push_back(milliseconds(t.undelayed));
   }
   samples messages;
-  for (const auto& m : p.messages) add(messages, m.took);
+  for (const auto& m : p.messages) messages.push_back(milliseconds(m.took));
 
   auto text = head_of(p, source);
   text += fmt::format("#\n#   {:<8}{:>8}{:>14}{:>14}{:>14}\n", "kind", "count", "p5", "p50", "p95");

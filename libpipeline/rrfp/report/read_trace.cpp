@@ -202,8 +202,7 @@ class reader {
     const auto place = [](const traced_task& t) {
       return std::tuple{t.replica, t.stage, t.rank, t.begin, t.end, t.seq};
     };
-    std::sort(run.tasks.begin(), run.tasks.end(),
-              [&](const auto& a, const auto& b) { return place(a) < place(b); });
+    std::ranges::sort(run.tasks, {}, place);
     for (std::size_t i = 1; i < run.tasks.size(); ++i) {
       const auto& a = run.tasks[i - 1];
       const auto& b = run.tasks[i];
@@ -214,8 +213,8 @@ class reader {
                         printable(run.title), a.stage.value(), a.rank.value(), to_string(a.what),
                         to_string(b.what), b.step.value())};
     }
-    std::stable_sort(run.waits.begin(), run.waits.end(), [](const auto& a, const auto& b) {
-      return std::tie(a.replica, a.stage, a.begin) < std::tie(b.replica, b.stage, b.begin);
+    std::ranges::stable_sort(run.waits, {}, [](const traced_wait& w) {
+      return std::tuple{w.replica, w.stage, w.begin};
     });
   }
 

@@ -72,16 +72,14 @@ class gap_finder {
 
  private:
   const step_span& span(step_id step) const {
-    return *std::lower_bound(steps_.begin(), steps_.end(), step,
-                             [](const step_span& s, step_id wanted) { return s.step < wanted; });
+    return *std::ranges::lower_bound(steps_, step, {}, &step_span::step);
   }
 
   void within_step(const traced_task& before, const traced_task& next) {
     cutter cut{lane_.gaps, before.end, next.begin};
     const auto decided = std::min(next.decided, next.begin);
     const auto launch_end = stage_.launch_end.at(before.seq.value());
-    auto w = std::partition_point(stage_.waits.begin(), stage_.waits.end(),
-                                  [&](const auto* record) { return record->begin < before.end; });
+    auto w = std::ranges::lower_bound(stage_.waits, before.end, {}, &traced_wait::begin);
     // The previous wait may reach into the gap.
     if (w != stage_.waits.begin()) --w;
     for (; w != stage_.waits.end() && (*w)->begin < decided; ++w) {
@@ -212,7 +210,7 @@ std::optional<step_id> typical_step(const std::vector<traced_run>& runs, step_id
   }
   std::erase_if(all, [&](const auto& c) { return c.second.took.size() < runs.size(); });
   const auto is_whole = [](const auto& c) { return c.second.whole; };
-  if (std::any_of(all.begin(), all.end(), is_whole)) std::erase_if(all, std::not_fn(is_whole));
+  if (std::ranges::any_of(all, is_whole)) std::erase_if(all, std::not_fn(is_whole));
   if (all.empty()) return std::nullopt;
   std::map<step_id, double> distance;
   for (std::size_t r = 0; r < runs.size(); ++r) {
@@ -222,8 +220,7 @@ std::optional<step_id> typical_step(const std::vector<traced_run>& runs, step_id
     for (const auto& [step, c] : all)
       distance[step] += std::abs(static_cast<double>(c.took[r]) - median) / median;
   }
-  const auto nearer = [](const auto& a, const auto& b) { return a.second < b.second; };
-  return std::min_element(distance.begin(), distance.end(), nearer)->first;
+  return std::ranges::min_element(distance, {}, [](const auto& d) { return d.second; })->first;
 }
 
 result<timeline> make_timeline(const traced_run& run, step_id first, step_id last) {

@@ -163,8 +163,7 @@ std::string duration_table::text() const {
   std::vector<row> sorted;
   sorted.reserve(rows_.size());
   for (const auto& [row_id, duration] : rows_) sorted.push_back({row_id, duration});
-  std::sort(sorted.begin(), sorted.end(),
-            [](const row& a, const row& b) { return a.row_id < b.row_id; });
+  std::ranges::sort(sorted, {}, &row::row_id);
   std::string csv{header};
   csv += '\n';
   for (const auto& [row_id, duration] : sorted) {

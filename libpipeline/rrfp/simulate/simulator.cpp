@@ -294,8 +294,7 @@ class simulation {
   void note_end(std::uint32_t lane, const launch& finished) {
     const auto s = stage_of(lane);
     auto& running = stages_[s].running;
-    const auto span = std::find_if(running.begin(), running.end(),
-                                   [&](const auto& x) { return x.seq == finished.seq; });
+    const auto span = std::ranges::find(running, finished.seq, &stage_state::span::seq);
     if (--span->left != 0) return;
     if (watcher_ != nullptr) watcher_->on_task({step_, stage_id{s}, finished, span->began, now_});
     running.erase(span);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <numeric>
 #include <set>
 #include <tuple>
@@ -30,9 +31,8 @@ template <class Value>
 std::vector<std::uint32_t> descending(std::span<const sample_work> samples, Value value) {
   std::vector<std::uint32_t> order(samples.size());
   std::iota(order.begin(), order.end(), 0U);
-  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return value(samples[a]) > value(samples[b]);
-  });
+  std::ranges::stable_sort(order, std::greater{},
+                           [&](std::uint32_t i) { return value(samples[i]); });
   return order;
 }
 
@@ -247,8 +247,7 @@ std::optional<sample_parts> best_fit(std::span<const sample_work> samples, std::
   // An empty part gets the smallest sample of a part with several.
   for (auto& empty : made) {
     if (!empty.empty()) continue;
-    const auto from = std::max_element(
-        made.begin(), made.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
+    const auto from = std::ranges::max_element(made, {}, [](const auto& p) { return p.size(); });
     empty.push_back(from->back());
     from->pop_back();
   }

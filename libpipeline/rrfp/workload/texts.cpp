@@ -97,9 +97,7 @@ std::uint32_t draw_text(const text_options& options, weather::keyed_random& rand
       const auto& bins = options.bins;
       const auto all = static_cast<double>(bins.back().up_to);
       const auto chosen = static_cast<std::uint64_t>(random.uniform() * all);
-      tokens = std::upper_bound(bins.begin(), bins.end(), chosen,
-                                [](std::uint64_t n, const text_bin& b) { return n < b.up_to; })
-                   ->tokens;
+      tokens = std::ranges::upper_bound(bins, chosen, {}, &text_bin::up_to)->tokens;
       break;
     }
   }

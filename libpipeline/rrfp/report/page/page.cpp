@@ -58,11 +58,11 @@ std::string notes_of(const page_content& content, const std::vector<examined_run
 std::optional<step_id> opens_on(const page_content& content,
                                 const std::vector<examined_run>& runs) {
   const auto shows = [&](const examined_run& r) {
-    return std::any_of(r.line->steps.begin(), r.line->steps.end(), [&](const step_span& s) {
+    return std::ranges::any_of(r.line->steps, [&](const step_span& s) {
       return s.step == content.opens_on && s.begin < r.shown_until;
     });
   };
-  return std::all_of(runs.begin(), runs.end(), shows) ? content.opens_on : std::nullopt;
+  return std::ranges::all_of(runs, shows) ? content.opens_on : std::nullopt;
 }
 
 std::string tools_of(const std::vector<examined_run>& runs, std::optional<step_id> selected) {
