@@ -33,15 +33,13 @@ bool follower_core::expects(const event::any& e) const {
   if (is<interrupted, status_set, closing, woke, turn>(e)) return true;
   const auto connection = connection_of(e);
   const bool is_current = connection == connection_;
+  if (is<leave>(e) && common_.is_over()) return true;
   switch (phase_) {
-    case follower_phase::connecting:
-      return is<listening, unreachable, opened>(e) || (common_.is_over() && is<leave>(e));
+    case follower_phase::connecting: return is<listening, unreachable, opened>(e);
     case follower_phase::handshaking:
-      if (is<leave>(e)) return common_.is_over();
       return is_current && is<proven, refused, heard, garbled, event::closed>(e);
     case follower_phase::introduced:
     case follower_phase::measuring:
-      if (is<leave>(e)) return common_.is_over();
       return is_current && is<heard, received, garbled, event::closed>(e);
     case follower_phase::joined:
       if (is<contributed, leave>(e)) return true;

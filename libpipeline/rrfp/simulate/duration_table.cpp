@@ -152,11 +152,16 @@ void duration_table::set_compute(step_id step, stage_id stage, const task& t,
       duration;
 }
 
-void duration_table::set_link(step_id step, virtual_stage_id to, const task& t,
-                              nanoseconds duration) {
+duration_table::key duration_table::link_key(step_id step, virtual_stage_id to,
+                                             const task& t) const {
   const auto [stage, chunk] = shape_.at(to);
   const auto kind = is_backward(t.kind) ? row_kind::grad : row_kind::act;
-  rows_[{step.value(), stage.value(), chunk.value(), t.mb.value(), kind}] = duration;
+  return {step.value(), stage.value(), chunk.value(), t.mb.value(), kind};
+}
+
+void duration_table::set_link(step_id step, virtual_stage_id to, const task& t,
+                              nanoseconds duration) {
+  rows_[link_key(step, to, t)] = duration;
 }
 
 std::string duration_table::text() const {
@@ -207,9 +212,7 @@ nanoseconds duration_table::compute(step_id step, stage_id stage, const task& t)
 }
 
 nanoseconds duration_table::link(step_id step, virtual_stage_id to, const task& t) const {
-  const auto [stage, chunk] = shape_.at(to);
-  const auto kind = is_backward(t.kind) ? row_kind::grad : row_kind::act;
-  const auto* const known = find({step.value(), stage.value(), chunk.value(), t.mb.value(), kind});
+  const auto* const known = find(link_key(step, to, t));
   return known == nullptr ? 0 : *known;
 }
 

@@ -78,6 +78,7 @@ class duration_table final : public cost_model {
 
   /// The error says what was expected and what came.
   result<row> parse_row(std::string_view line) const;
+  key link_key(step_id step, virtual_stage_id to, const task& t) const;
   const nanoseconds* find(const key& k) const;
 
   pipeline_shape shape_;

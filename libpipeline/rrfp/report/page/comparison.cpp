@@ -67,18 +67,15 @@ std::vector<metric> memory_metrics(const std::vector<examined_run>& runs) {
 }
 
 std::vector<metric> path_metrics() {
-  return {{"compute",
-           [](const auto& r) {
-             nanoseconds sum = 0;
-             for (const auto& s : r.path.by_stage) sum += s.compute();
-             return milliseconds(sum);
-           }},
-          {"  of which injected delay",
-           [](const auto& r) {
-             nanoseconds sum = 0;
-             for (const auto& s : r.path.by_stage) sum += s.delay;
-             return milliseconds(sum);
-           }},
+  const auto of_stages = [](auto part) {
+    return [part](const examined_run& r) {
+      nanoseconds sum = 0;
+      for (const auto& s : r.path.by_stage) sum += std::invoke(part, s);
+      return milliseconds(sum);
+    };
+  };
+  return {{"compute", of_stages(&path_share::compute)},
+          {"  of which injected delay", of_stages(&path_share::delay)},
           {"transfer", [](const auto& r) { return milliseconds(r.path.transfer); }},
           {"launch gaps", [](const auto& r) { return milliseconds(r.path.launch_gap); }},
           {"start of steps", [](const auto& r) { return milliseconds(r.path.step_begin); }},

@@ -120,7 +120,7 @@ class run_writer {
 
   void write(const std::vector<held>& series, std::size_t stage) {
     put(R"({{"name":"{}","slots":{},"bytes":{},"series":[)", run_.stage_name(stage),
-        run_.slots_peak(stage), run_.bytes_peak(stage));
+        run_.peak_of(&held::slots, stage), run_.peak_of(&held::bytes, stage));
     bool first = true;
     for (const auto& h : series) {
       if (h.at > run_.shown_until) break;

@@ -21,8 +21,7 @@ struct examined_run {
   /// The end of the drawn part; the end of the window if all tasks are drawn.
   nanoseconds shown_until = 0;
 
-  std::int64_t slots_peak(std::size_t stage) const;
-  std::int64_t bytes_peak(std::size_t stage) const;
+  std::int64_t peak_of(std::int64_t held::*what, std::size_t stage) const;
   /// "stage 3", or "replica 1 stage 3" if there are several replicas.
   std::string stage_name(std::size_t stage) const;
 };

@@ -71,8 +71,8 @@ std::string load_table(const examined_run& r, nanoseconds longest) {
     t.cell(time_text(b.busy() / b.ranks, longest));
     t.cell(percent(share(b.busy(), b.wall)));
     t.cell(time_text(b.delay / b.ranks, longest));
-    t.cell(std::to_string(r.slots_peak(s)));
-    const auto bytes = r.bytes_peak(s);
+    t.cell(std::to_string(r.peak_of(&held::slots, s)));
+    const auto bytes = r.peak_of(&held::bytes, s);
     t.cell(bytes == 0 ? "-" : fmt::format("{:.2f}", mebibytes(bytes)));
   }
   return t.finish();
@@ -129,15 +129,9 @@ std::string path_table(const examined_run& r, nanoseconds longest) {
 
 }  // namespace
 
-std::int64_t examined_run::slots_peak(std::size_t stage) const {
+std::int64_t examined_run::peak_of(std::int64_t held::*what, std::size_t stage) const {
   std::int64_t most = 0;
-  for (const auto& h : held_by_stage[stage]) most = std::max(most, h.slots);
-  return most;
-}
-
-std::int64_t examined_run::bytes_peak(std::size_t stage) const {
-  std::int64_t most = 0;
-  for (const auto& h : held_by_stage[stage]) most = std::max(most, h.bytes);
+  for (const auto& h : held_by_stage[stage]) most = std::max(most, h.*what);
   return most;
 }
 
