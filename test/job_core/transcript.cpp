@@ -12,6 +12,10 @@ namespace {
 
 constexpr std::int64_t ms = 1'000'000;
 
+constexpr const char* phases[] = {"created",        "restoring",      "idle",
+                                  "stepping",       "updating",       "waiting_to_save",
+                                  "copying",        "handing_over",   "hashing_weights",
+                                  "finishing_save", "reporting_hang", "ended"};
 constexpr const char* timers[] = {"watch", "inquiry", "reports", "loss", "drain"};
 constexpr const char* demands[] = {"train", "accumulate", "evaluate", "save", "finish"};
 constexpr const char* ends[] = {"done", "interrupted", "bad_input", "failed", "node_lost"};
@@ -191,7 +195,8 @@ std::string actions_of(job_core& core, const job_event::any& e, std::int64_t now
   std::string out;
   const auto before = core.phase();
   for (const auto& a : core.on(e, now)) out += "  " + to_line(a) + "\n";
-  if (core.phase() != before) out += "  -> " + std::string{name(core.phase())} + "\n";
+  if (core.phase() != before)
+    out += std::string{"  -> "} + phases[static_cast<int>(core.phase())] + "\n";
   return out;
 }
 

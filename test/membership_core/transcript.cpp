@@ -17,6 +17,16 @@ using namespace membership_core;
 
 constexpr std::int64_t ms = 1'000'000;
 
+std::string name(leader_phase p) {
+  constexpr const char* names[] = {"opening", "joining", "running", "lost", "leaving", "closed"};
+  return names[static_cast<int>(p)];
+}
+std::string name(follower_phase p) {
+  constexpr const char* names[] = {"connecting", "handshaking", "introduced", "measuring",
+                                   "joined",     "ended",       "closed"};
+  return names[static_cast<int>(p)];
+}
+
 std::uint32_t small(words& w) { return static_cast<std::uint32_t>(w.number()); }
 std::int64_t time(words& w) { return static_cast<std::int64_t>(w.number()) * ms; }
 connection_id connection(words& w) { return connection_id{small(w)}; }
@@ -304,7 +314,7 @@ class player {
     for (const auto& a : core.on(e, now_))
       if (!brief || !is_ping(a))
         out += head + std::visit([](const auto& x) { return line_of(x); }, a) + "\n";
-    if (core.phase() != before) out += "  -> " + std::string{name(core.phase())} + "\n";
+    if (core.phase() != before) out += "  -> " + name(core.phase()) + "\n";
     return out;
   }
 

@@ -4,19 +4,6 @@
 
 namespace rrfp::membership_core {
 
-std::string_view name(follower_phase p) {
-  switch (p) {
-    case follower_phase::connecting: return "connecting";
-    case follower_phase::handshaking: return "handshaking";
-    case follower_phase::introduced: return "introduced";
-    case follower_phase::measuring: return "measuring";
-    case follower_phase::joined: return "joined";
-    case follower_phase::ended: return "ended";
-    case follower_phase::closed: return "closed";
-  }
-  return "?";
-}
-
 std::vector<action::any> follower_core::on(const event::any& e, std::int64_t now) {
   now_ = now;
   if (expects(e)) {

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <rrfp/core/clock_filter.hpp>
@@ -33,8 +32,6 @@ enum class follower_phase : std::uint8_t {
   ended,  ///< the join or the connection has failed, or the leader has left
   closed,
 };
-
-std::string_view name(follower_phase p);
 
 class follower_core {
  public:

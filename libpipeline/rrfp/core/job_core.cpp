@@ -18,24 +18,6 @@ bool is(const job_event::any& e) {
 
 }  // namespace
 
-std::string_view name(job_phase p) {
-  switch (p) {
-    case job_phase::created: return "created";
-    case job_phase::restoring: return "restoring";
-    case job_phase::idle: return "idle";
-    case job_phase::stepping: return "stepping";
-    case job_phase::updating: return "updating";
-    case job_phase::waiting_to_save: return "waiting_to_save";
-    case job_phase::copying: return "copying";
-    case job_phase::handing_over: return "handing_over";
-    case job_phase::hashing_weights: return "hashing_weights";
-    case job_phase::finishing_save: return "finishing_save";
-    case job_phase::reporting_hang: return "reporting_hang";
-    case job_phase::ended: return "ended";
-  }
-  return "?";
-}
-
 job_core::job_core(job_core_options options)
     : options_(options), last_save_(options.first_step), last_saved_(options.first_step) {
   if (options_.copies) evaluations_ = options_.copies->evaluations;

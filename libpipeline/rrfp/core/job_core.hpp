@@ -36,7 +36,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <rrfp/core/job_events.hpp>
@@ -95,8 +94,6 @@ enum class job_phase : std::uint8_t {
   reporting_hang,
   ended,
 };
-
-std::string_view name(job_phase p);
 
 /// Not thread-safe.
 class job_core {

@@ -4,18 +4,6 @@
 
 namespace rrfp::membership_core {
 
-std::string_view name(leader_phase p) {
-  switch (p) {
-    case leader_phase::opening: return "opening";
-    case leader_phase::joining: return "joining";
-    case leader_phase::running: return "running";
-    case leader_phase::lost: return "lost";
-    case leader_phase::leaving: return "leaving";
-    case leader_phase::closed: return "closed";
-  }
-  return "?";
-}
-
 std::vector<action::any> leader_core::on(const event::any& e, std::int64_t now) {
   now_ = now;
   if (expects(e)) {

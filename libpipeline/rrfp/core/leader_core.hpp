@@ -24,7 +24,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <rrfp/core/membership_common.hpp>
@@ -39,8 +38,6 @@ enum class leader_phase : std::uint8_t {
   leaving,
   closed,
 };
-
-std::string_view name(leader_phase p);
 
 class leader_core {
  public:
