@@ -51,10 +51,6 @@ std::uint64_t projector_parameters(const model& m) {
   return in * out + out * out;
 }
 
-std::uint64_t parameters(const model& m) {
-  return (m.images ? parameters(*m.images) : 0) + projector_parameters(m) + parameters(m.text);
-}
-
 double matrix_flops(std::uint64_t parameters, double tokens) {
   return 2 * static_cast<double>(parameters) * tokens;
 }

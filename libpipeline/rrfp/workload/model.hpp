@@ -88,7 +88,6 @@ std::uint64_t parameters(const encoder& e);
 /// From the patches of one token to the decoder's width, followed by a second matrix (LLaVA has
 /// two).
 std::uint64_t projector_parameters(const model& m);
-std::uint64_t parameters(const model& m);
 
 // ---- FLOPs of a forward
 

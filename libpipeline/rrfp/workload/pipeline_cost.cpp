@@ -210,15 +210,6 @@ std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uin
   return cuts;
 }
 
-std::string_view name(cut_rule r) {
-  switch (r) {
-    case cut_rule::parts: return "parts";
-    case cut_rule::layers: return "layers";
-    case cut_rule::given: return "given";
-  }
-  return "?";
-}
-
 namespace {
 
 status check_cut(const model& m, const layout& l) {

@@ -17,7 +17,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include <rrfp/base/ids.hpp>
@@ -61,8 +60,6 @@ std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uin
 /// each other part lies on the stage of the layer before it, so the head comes on top of the last
 /// stage's layers. given: the layers as layout::layers says, and the other parts as with `layers`.
 enum class cut_rule : std::uint8_t { parts, layers, given };
-
-std::string_view name(cut_rule r);
 
 struct layout {
   std::uint32_t stages = 1;
