@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/core/sequence.hpp>
@@ -158,13 +159,10 @@ class simulation {
     for (std::uint32_t s = 0; s < stages_.size(); ++s) {
       end_idle(s);
       auto& total = report_.stages[s].memory;
-      const auto slots_peak = total.slots_peak;
-      const auto bytes_peak = total.bytes_peak;
-      const auto activations_peak = total.activations_peak;
-      total = stages_[s].core.memory();
-      total.slots_peak = std::max(total.slots_peak, slots_peak);
-      total.bytes_peak = std::max(total.bytes_peak, bytes_peak);
-      total.activations_peak = std::max(total.activations_peak, activations_peak);
+      const auto before = std::exchange(total, stages_[s].core.memory());
+      total.slots_peak = std::max(total.slots_peak, before.slots_peak);
+      total.bytes_peak = std::max(total.bytes_peak, before.bytes_peak);
+      total.activations_peak = std::max(total.activations_peak, before.activations_peak);
     }
     report_.steps.push_back({now_ - step_began_at_, bound_.value()});
     report_.makespan += report_.steps.back().makespan;
