@@ -116,8 +116,9 @@ class player {
       return to_text(core.depart(to, w.number()));
     }
     if (kind == "send_farewell") return to_text(core.depart_farewell(node(w)));
-    if (kind == "tensor") {
+    if (kind == "tensor" || kind == "piece") {
       tensor_header h;
+      if (kind == "piece") h.message.kind = payload::copy_piece;
       h.from_node = node(w);
       h.sequence = w.number();
       h.message.from.stage = stage_id{h.from_node.value()};

@@ -15,12 +15,26 @@ std::string name_of(const rank_address& a) {
          " of replica " + std::to_string(a.replica.value());
 }
 
+std::string name_of(payload kind) {
+  switch (kind) {
+    case payload::activation: return "an activation";
+    case payload::gradient: return "a gradient";
+    case payload::tied_gradient: return "a tied gradient";
+    case payload::activation_posted: return "a notice that an activation is there";
+    case payload::gradient_posted: return "a notice that a gradient is there";
+    case payload::activation_received: return "a notice that an activation was received";
+    case payload::gradient_received: return "a notice that a gradient was received";
+    case payload::opened_sum: return "a sum of gradients";
+    case payload::copy_piece: return "a piece of a copy";
+  }
+  return "a message";
+}
+
 std::string name_of(const tensor_header& h) {
-  constexpr const char* kinds[] = {"an activation", "a gradient", "a tied gradient"};
-  return std::string{kinds[static_cast<std::size_t>(h.message.kind)]} + " of " +
-         to_string(h.message.step) + ", microbatch " + std::to_string(h.message.mb.value()) +
-         ", chunk " + std::to_string(h.message.chunk.value()) + " (" + name_of(h.message.from) +
-         " -> " + name_of(h.message.to) + ", " + std::to_string(h.data_bytes) + " bytes)";
+  return name_of(h.message.kind) + " of " + to_string(h.message.step) + ", microbatch " +
+         std::to_string(h.message.mb.value()) + ", chunk " +
+         std::to_string(h.message.chunk.value()) + " (" + name_of(h.message.from) + " -> " +
+         name_of(h.message.to) + ", " + std::to_string(h.data_bytes) + " bytes)";
 }
 
 std::string name_of(const bytes_header& h) {
