@@ -358,8 +358,6 @@ status check_fed(const job& j, const provenance& from) {
                                               in_quotes(name(j.dispatch.admit)));
 }
 
-/// A policy that chooses how to run each step leaves no room for other keys that say so.
-
 }  // namespace
 
 status validate(const job& j, const provenance& from, const policy_registry& policies,

@@ -23,13 +23,6 @@ using torch::autograd::variable_list;
 
 constexpr std::size_t none = static_cast<std::size_t>(-1);
 
-struct visited {
-  Node* node = nullptr;
-  bool is_chain = false;      // reaches an end
-  bool reaches_leaf = false;  // of those that are no end
-  std::size_t branch = none;  // of a node beside the chain that reaches a leaf
-};
-
 /// Whether this is one of libtorch's own derivatives, not an autograd::Function. Python's functions
 /// cannot be asked by is_traceable(): those of torch.compile then raise.
 bool is_derivative(const Node& node) {
