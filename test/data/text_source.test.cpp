@@ -31,8 +31,8 @@ struct scratch {
   }
 };
 
-text_config config_of(std::vector<std::string> text) {
-  text_config c;
+source_config config_of(std::vector<std::string> text) {
+  source_config c;
   c.data.text = std::move(text);
   c.data.microbatch_size = 3;
   c.data.sequence_length = 8;
@@ -47,8 +47,9 @@ std::string alphabet(std::size_t n) {
   return text;
 }
 
-void check_refused(const text_config& c, const std::string& path, const std::string& why) {
-  const auto source = text_source::make(c);
+void check_refused(const source_config& c, const std::string& path, const std::string& why,
+                   std::uint64_t bytes_max = corpus_bytes_max) {
+  const auto source = text_source::make(c, bytes_max);
   REQUIRE(!source.ok());
   CHECK_THAT(source.message(), Catch::Contains(path));
   CHECK_THAT(source.message(), Catch::Contains(why));
@@ -128,11 +129,9 @@ TEST_CASE("unusable text is refused by name") {
   check_refused(config_of({short_text}), short_text, "needs at least 9");
   CHECK(text_source::make(config_of({s.write("enough", alphabet(9))})).ok());
 
-  auto limited = config_of({s.write("long", alphabet(100))});
-  limited.corpus_bytes_max = 99;
-  check_refused(limited, "long", "longer than the limit of 99 bytes");
-  limited.corpus_bytes_max = 100;
-  CHECK(text_source::make(limited).ok());
+  const auto limited = config_of({s.write("long", alphabet(100))});
+  check_refused(limited, "long", "longer than the limit of 99 bytes", 99);
+  CHECK(text_source::make(limited, 100).ok());
 
   const auto odd = s.write("odd", alphabet(20) + "\xff");
   auto narrow = config_of({odd});

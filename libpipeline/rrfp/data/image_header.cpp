@@ -7,7 +7,6 @@
 #include "image_codecs.hpp"
 #include "image_file.hpp"
 #include "input_file.hpp"
-#include "png_orientation.hpp"
 
 namespace rrfp::data {
 

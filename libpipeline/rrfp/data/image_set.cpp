@@ -1,4 +1,4 @@
-#include "image_set.hpp"
+#include "sample_set.hpp"
 
 #include <filesystem>
 #include <stdexcept>

@@ -1,4 +1,4 @@
-#include "jsonl_set.hpp"
+#include "sample_set.hpp"
 
 #include <stdexcept>
 #include <utility>

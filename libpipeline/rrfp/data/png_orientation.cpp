@@ -1,5 +1,3 @@
-#include "png_orientation.hpp"
-
 #include <zlib.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "exif.hpp"
+#include "image_codecs.hpp"
 
 namespace rrfp::data {
 

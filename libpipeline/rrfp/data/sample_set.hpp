@@ -3,13 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include <rrfp/torch/batch_source.hpp>
+#include <rrfp/data/source.hpp>
 
 namespace rrfp::data {
 
@@ -50,5 +51,23 @@ class sample_set {
 /// position and before an image token. `image_token` = -1: there are no image tokens.
 void set_targets(std::span<const std::int64_t> inputs, std::span<std::int64_t> targets,
                  std::int64_t image_token);
+
+/// Documents of data.jsonl: the bytes of each text, then the end token. Memory holds only an index
+/// of the lines; load() reads the text again. Error: one line with file and line.
+result<std::unique_ptr<const sample_set>> open_jsonl(const source_config& config);
+
+/// Samples of data.tokens. In a file with documents each document is a sample. Other files are
+/// divided into windows of sequence_length tokens without overlap; the rest at the end is not used.
+/// Error: one line with the file, and the document or the token.
+result<std::unique_ptr<const sample_set>> open_tokens(const source_config& config);
+
+/// Samples of data.images. Memory holds only an index of lines and image sizes; load() reads texts
+/// and pixels. Reads the header of each image. With bad_samples = "skip" it decodes each image, so
+/// that all nodes know in advance which samples are left out. Error: one line with file and line.
+result<std::unique_ptr<const sample_set>> open_images(const source_config& config);
+
+/// The samples of data.shapes, drawn when they are loaded. Error: a sample is too long; names its
+/// number.
+result<std::unique_ptr<const sample_set>> open_shapes(const source_config& config);
 
 }  // namespace rrfp::data

@@ -1,4 +1,4 @@
-#include "shapes_set.hpp"
+#include "sample_set.hpp"
 
 #include <utility>
 

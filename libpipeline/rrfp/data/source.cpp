@@ -6,26 +6,11 @@
 
 #include <rrfp/data/text_source.hpp>
 
-#include "image_set.hpp"
-#include "jsonl_set.hpp"
 #include "packed_source.hpp"
-#include "shapes_set.hpp"
-#include "token_set.hpp"
 
 namespace rrfp::data {
 
 namespace {
-
-result<std::shared_ptr<const source>> open_text(const source_config& config) {
-  text_config text;
-  text.data = config.data;
-  text.seed = config.seed;
-  text.microbatches = config.microbatches;
-  text.vocabulary = config.vocabulary;
-  auto opened = text_source::make(text);
-  if (!opened) return opened.failure();
-  return std::shared_ptr<const source>{std::move(*opened)};
-}
 
 /// Bytes, the end token and the image token must be in the vocabulary of the model.
 status check_vocabulary(const source_config& config, std::uint32_t largest) {
@@ -46,7 +31,11 @@ std::string fingerprint_text(const source& opened) {
 
 result<std::shared_ptr<const source>> open_source(const source_config& config) {
   const auto key = job::key_of(config.data);
-  if (key == "data.text") return open_text(config);
+  if (key == "data.text") {
+    auto opened = text_source::make(config);
+    if (!opened) return opened.failure();
+    return std::shared_ptr<const source>{std::move(*opened)};
+  }
   if (key != "data.tokens") {
     const auto largest = std::max({255U, config.image_token, config.end_token});
     if (auto fits = check_vocabulary(config, largest); !fits) return fits.failure();

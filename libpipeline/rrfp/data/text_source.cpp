@@ -60,7 +60,7 @@ result<std::vector<fs::path>> all_files(const std::vector<std::string>& paths) {
 }
 
 /// Appends a file to the corpus.
-status read_file(const fs::path& path, const text_config& config,
+status read_file(const fs::path& path, std::uint32_t vocabulary, std::uint64_t bytes_max,
                  std::vector<std::uint8_t>& corpus) {
   const auto unreadable = [&](const std::string& why) {
     return error{"'" + path.string() + "' cannot be read: " + why};
@@ -68,9 +68,9 @@ status read_file(const fs::path& path, const text_config& config,
   std::error_code failure;
   const auto size = fs::file_size(path, failure);
   if (failure) return unreadable(failure.message());
-  if (size > config.corpus_bytes_max || corpus.size() > config.corpus_bytes_max - size) {
+  if (size > bytes_max || corpus.size() > bytes_max - size) {
     return error{"with '" + path.string() + "' the text is longer than the limit of " +
-                 std::to_string(config.corpus_bytes_max) + " bytes"};
+                 std::to_string(bytes_max) + " bytes"};
   }
   std::ifstream file(path, std::ios::binary);
   if (!file) return unreadable("cannot open it (permissions?)");
@@ -80,17 +80,18 @@ status read_file(const fs::path& path, const text_config& config,
   if (static_cast<std::uintmax_t>(file.gcount()) != size)
     return unreadable("the file became shorter");
   const auto bad = std::find_if(corpus.begin() + static_cast<std::ptrdiff_t>(begin), corpus.end(),
-                                [&](std::uint8_t byte) { return byte >= config.vocabulary; });
+                                [&](std::uint8_t byte) { return byte >= vocabulary; });
   if (bad != corpus.end()) {
     return error{"'" + path.string() + "' holds the byte " + std::to_string(*bad) +
-                 ", but model.vocabulary is " + std::to_string(config.vocabulary)};
+                 ", but model.vocabulary is " + std::to_string(vocabulary)};
   }
   return success();
 }
 
 }  // namespace
 
-result<std::shared_ptr<const text_source>> text_source::make(const text_config& config) {
+result<std::shared_ptr<const text_source>> text_source::make(const source_config& config,
+                                                             std::uint64_t bytes_max) {
   if (config.data.text.empty()) {
     return error{"names no file or folder"};
   }
@@ -98,7 +99,8 @@ result<std::shared_ptr<const text_source>> text_source::make(const text_config& 
   if (!files) return files.failure();
   std::vector<std::uint8_t> corpus;
   for (const auto& path : *files) {
-    if (auto read = read_file(path, config, corpus); !read) return read.failure();
+    if (auto read = read_file(path, config.vocabulary, bytes_max, corpus); !read)
+      return read.failure();
   }
   // The target of the last token is the byte after it.
   const auto least = std::uint64_t{config.data.sequence_length} + 1;
@@ -112,7 +114,7 @@ result<std::shared_ptr<const text_source>> text_source::make(const text_config& 
   return std::shared_ptr<const text_source>(new text_source(config, std::move(corpus)));
 }
 
-text_source::text_source(const text_config& config, std::vector<std::uint8_t> corpus)
+text_source::text_source(const source_config& config, std::vector<std::uint8_t> corpus)
     : config_(config),
       corpus_(std::move(corpus)),
       fingerprint_(XXH64(corpus_.data(), corpus_.size(), 0)) {}

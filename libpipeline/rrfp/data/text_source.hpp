@@ -9,32 +9,21 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/base/result.hpp>
 #include <rrfp/data/source.hpp>
-#include <rrfp/job/options.hpp>
 
 namespace rrfp::data {
 
 /// The corpus is held in memory; a larger corpus is an error.
 inline constexpr std::uint64_t corpus_bytes_max = std::uint64_t{1} << 30;
 
-struct text_config {
-  job::data_options data;
-  std::uint64_t seed = 1;
-  /// Microbatches of a step.
-  std::uint32_t microbatches = 1;
-  /// Size of the vocabulary of the model; a larger byte is an error.
-  std::uint32_t vocabulary = 256;
-  std::uint64_t corpus_bytes_max = data::corpus_bytes_max;
-};
-
 class text_source final : public source {
  public:
   /// Reads every file of data.text in the given order. A folder means all regular files below it,
   /// sorted by path; links to folders are not followed. Errors name the path: missing, unreadable,
   /// a folder without files, no path at all, fewer than sequence_length + 1 bytes in total, more
-  /// than corpus_bytes_max, a byte outside the vocabulary.
-  static result<std::shared_ptr<const text_source>> make(const text_config& config);
+  /// than `bytes_max`, a byte outside the vocabulary.
+  static result<std::shared_ptr<const text_source>> make(
+      const source_config& config, std::uint64_t bytes_max = corpus_bytes_max);
 
   compute::microbatch load(step_id step, microbatch_id mb) const override;
   compute::microbatch_layout layout(step_id step, microbatch_id mb) const override;
@@ -47,9 +36,9 @@ class text_source final : public source {
   std::string report() const override { return {}; }
 
  private:
-  text_source(const text_config& config, std::vector<std::uint8_t> corpus);
+  text_source(const source_config& config, std::vector<std::uint8_t> corpus);
 
-  text_config config_;
+  source_config config_;
   std::vector<std::uint8_t> corpus_;
   std::uint64_t fingerprint_ = 0;
 };

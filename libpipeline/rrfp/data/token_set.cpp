@@ -1,4 +1,4 @@
-#include "token_set.hpp"
+#include "sample_set.hpp"
 
 #include <algorithm>
 #include <stdexcept>
