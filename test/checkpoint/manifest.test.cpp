@@ -124,7 +124,7 @@ TEST_CASE("Parts read back, and a part that does not fit its tensor is refused")
   CHECK_FALSE(parse_parts("{"));
   CHECK_FALSE(parse_parts(R"({"a":{}})"));
 
-  const auto fits = [](const part& p, std::vector<std::int64_t> shape) {
+  const auto fits = [](const shard& p, std::vector<std::int64_t> shape) {
     return check_part(p, shape).ok();
   };
   CHECK(fits({{96, 32}, 0, 3, 16, 8}, {24, 32}));

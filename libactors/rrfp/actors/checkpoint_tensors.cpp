@@ -36,13 +36,6 @@ tensor_buffer buffer_of(const std::shared_ptr<const safetensors::file>& in,
   return aligned && !bytes.empty() ? view : copy_of(view);
 }
 
-checkpoint::part part_of(const compute::shard& s) {
-  return {s.whole, s.dimension, s.blocks, s.offset, s.length};
-}
-compute::shard shard_of(const checkpoint::part& p) {
-  return {p.whole, p.dimension, p.blocks, p.offset, p.length};
-}
-
 /// Parses the metadata entry; a default value if it is missing.
 template <class T>
 result<T> read_metadata(const safetensors::string_map& metadata, std::string_view key,
@@ -66,14 +59,14 @@ result<checkpoint::file_entry> write_rank(const std::string& folder, stage_id st
     if (safetensors::name(t.value.type).empty())
       return error{path + ": tensor '" + t.name + "': safetensors has no dtype for its elements"};
     specs.push_back({t.name, t.value.type, t.value.sizes});
-    if (t.part) parts[t.name] = part_of(*t.part);
-    if (t.stored != compute::stored_form{}) forms[t.name] = {t.stored.transposed, t.stored.sizes};
+    if (t.part) parts[t.name] = *t.part;
+    if (t.stored != stored_form{}) forms[t.name] = t.stored;
     values[t.name] = &t.value;
   }
   checkpoint::checksum sum;
   auto to = safetensors::writer::create(path, std::move(specs),
-                                        {{std::string{checkpoint::parts_key}, to_json(parts)},
-                                         {std::string{checkpoint::stored_key}, to_json(forms)},
+                                        {{std::string{checkpoint::parts_key}, checkpoint::to_json(parts)},
+                                         {std::string{checkpoint::stored_key}, checkpoint::to_json(forms)},
                                          {"rrfp.step", std::to_string(step)}},
                                         [&](std::span<const std::byte> bytes) { sum.add(bytes); });
   if (!to) return to.failure();
@@ -102,10 +95,9 @@ result<std::shared_ptr<const checkpoint_tensors>> checkpoint_tensors::open(
       if (const auto at = parts->find(t.name); at != parts->end()) {
         if (auto fits = checkpoint::check_part(at->second, t.shape); !fits)
           return error{path + ": tensor '" + t.name + "': " + fits.message()};
-        piece.part = shard_of(at->second);
+        piece.part = at->second;
       }
-      if (const auto at = forms->find(t.name); at != forms->end())
-        piece.stored = {at->second.transposed, at->second.sizes};
+      if (const auto at = forms->find(t.name); at != forms->end()) piece.stored = at->second;
       made->all_.push_back(std::move(piece));
     }
   }

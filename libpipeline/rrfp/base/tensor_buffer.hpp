@@ -68,4 +68,29 @@ tensor_buffer make_host_buffer(dtype type, std::vector<std::int64_t> sizes);
 /// A copy in host memory. `from` is contiguous and on the host.
 tensor_buffer copy_of(const tensor_buffer& from);
 
+/// The part of a tensor that a rank holds. One dimension of the logical tensor is divided into
+/// `blocks` equal blocks (three for a fused projection to q, k and v, else one). The shard holds
+/// the range [offset, offset + length) of every block, concatenated, and the other dimensions
+/// entirely.
+struct shard {
+  std::vector<std::int64_t> whole;  ///< sizes of the logical tensor
+  std::int64_t dimension = 0;
+  std::int64_t blocks = 1;
+  std::int64_t offset = 0;  ///< within a block
+  std::int64_t length = 0;  ///< of each block
+
+  bool operator==(const shard&) const = default;
+};
+
+/// How model files store a tensor if that differs from the model.
+struct stored_form {
+  /// A matrix [out, in] is stored as [in, out].
+  bool transposed = false;
+  /// Other sizes for the same elements in the same order, for the whole tensor; empty: the sizes of
+  /// the value.
+  std::vector<std::int64_t> sizes = {};
+
+  bool operator==(const stored_form&) const = default;
+};
+
 }  // namespace rrfp

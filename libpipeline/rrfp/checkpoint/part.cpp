@@ -38,7 +38,7 @@ std::string to_json(const parts& all) {
 }
 
 result<parts> parse_parts(std::string_view text) {
-  return parse_table<parts>(parts_key, text, [](const json& entry, part& p) {
+  return parse_table<parts>(parts_key, text, [](const json& entry, shard& p) {
     entry.at("whole").get_to(p.whole);
     entry.at("dimension").get_to(p.dimension);
     entry.at("blocks").get_to(p.blocks);
@@ -55,13 +55,13 @@ std::string to_json(const stored_forms& all) {
 }
 
 result<stored_forms> parse_stored(std::string_view text) {
-  return parse_table<stored_forms>(stored_key, text, [](const json& entry, stored& form) {
+  return parse_table<stored_forms>(stored_key, text, [](const json& entry, stored_form& form) {
     entry.at("transposed").get_to(form.transposed);
     entry.at("sizes").get_to(form.sizes);
   });
 }
 
-status check_part(const part& p, std::span<const std::int64_t> shape) {
+status check_part(const shard& p, std::span<const std::int64_t> shape) {
   const error mismatch{"the tensor does not match its entry in rrfp.parts"};
   if (p.dimension < 0 || p.dimension >= std::ssize(p.whole) || p.whole.size() != shape.size())
     return mismatch;

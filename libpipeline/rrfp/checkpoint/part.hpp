@@ -4,9 +4,8 @@
 ///   "rrfp.parts": {"layers.0.attention.qkv.weight":
 ///                  {"whole": [96, 32], "dimension": 0, "blocks": 3, "offset": 0, "length": 16}}
 ///
-/// The description does not depend on the number of ranks and has the meaning of
-/// rrfp/compute/parameters.hpp: one dimension is divided into equal blocks, and a part is the range
-/// [offset, offset + length) of each block. A tensor without an entry is whole.
+/// The description does not depend on the number of ranks: it is that of a shard
+/// (rrfp/base/tensor_buffer.hpp). A tensor without an entry is whole.
 ///
 ///   "rrfp.stored": {"transformer.h.0.attn.c_attn.weight": {"transposed": true, "sizes": []}}
 ///
@@ -20,9 +19,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <rrfp/base/result.hpp>
+#include <rrfp/base/tensor_buffer.hpp>
 
 namespace rrfp::checkpoint {
 
@@ -30,38 +29,21 @@ namespace rrfp::checkpoint {
 inline constexpr std::string_view parts_key = "rrfp.parts";
 inline constexpr std::string_view stored_key = "rrfp.stored";
 
-struct part {
-  std::vector<std::int64_t> whole;
-  std::int64_t dimension = 0;
-  std::int64_t blocks = 1;
-  std::int64_t offset = 0;
-  std::int64_t length = 0;
-
-  bool operator==(const part&) const = default;
-};
-
 /// Keyed by tensor name.
-using parts = std::map<std::string, part, std::less<>>;
+using parts = std::map<std::string, shard, std::less<>>;
 
 std::string to_json(const parts& all);
 /// Error: the text is malformed; does not name the file.
 result<parts> parse_parts(std::string_view text);
 
-struct stored {
-  bool transposed = false;
-  std::vector<std::int64_t> sizes;
-
-  bool operator==(const stored&) const = default;
-};
-
 /// Keyed by tensor name.
-using stored_forms = std::map<std::string, stored, std::less<>>;
+using stored_forms = std::map<std::string, stored_form, std::less<>>;
 
 std::string to_json(const stored_forms& all);
 /// Error: the text is malformed; does not name the file.
 result<stored_forms> parse_stored(std::string_view text);
 
 /// Error: a tensor of shape `shape` cannot be the part `p`.
-status check_part(const part& p, std::span<const std::int64_t> shape);
+status check_part(const shard& p, std::span<const std::int64_t> shape);
 
 }  // namespace rrfp::checkpoint

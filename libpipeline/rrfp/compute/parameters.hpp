@@ -13,21 +13,11 @@
 #include <vector>
 
 #include <rrfp/base/result.hpp>
+#include <rrfp/base/tensor_buffer.hpp>
 
 namespace rrfp::compute {
 
-/// One dimension of the logical parameter is divided into `blocks` equal blocks (three for a fused
-/// projection to q, k and v, else one). The shard holds the range [offset, offset + length) of
-/// every block, concatenated, and the other dimensions entirely.
-struct shard {
-  std::vector<std::int64_t> whole;  ///< sizes of the logical parameter
-  std::int64_t dimension = 0;
-  std::int64_t blocks = 1;
-  std::int64_t offset = 0;  ///< within a block
-  std::int64_t length = 0;  ///< of each block
-
-  bool operator==(const shard&) const = default;
-};
+using rrfp::shard;
 
 /// The shard of rank `rank`. `ranks` must divide the size of a block.
 shard even_shard(std::vector<std::int64_t> whole, std::int64_t dimension, std::int64_t blocks,

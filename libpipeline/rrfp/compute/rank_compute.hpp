@@ -26,16 +26,7 @@ namespace rrfp::compute {
 /// gradient, so the values stay equal bit for bit. A model has at most one such pair.
 enum class tie : std::uint8_t { none, owner, copy };
 
-/// How model files store a parameter if that differs from the model.
-struct stored_form {
-  /// A matrix [out, in] is stored as [in, out].
-  bool transposed = false;
-  /// Other sizes for the same elements in the same order, for the whole parameter; empty: the sizes
-  /// of the value.
-  std::vector<std::int64_t> sizes = {};
-
-  bool operator==(const stored_form&) const = default;
-};
+using rrfp::stored_form;
 
 /// A tensor of a checkpoint.
 struct named_buffer {

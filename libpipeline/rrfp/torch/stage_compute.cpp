@@ -54,11 +54,6 @@ std::unordered_map<std::string, std::set<std::string>> states_by_parameter(
   return all;
 }
 
-/// The shard that covers a whole tensor.
-shard whole_shard(at::IntArrayRef sizes, std::int64_t dimension) {
-  return {sizes.vec(), dimension, 1, 0, sizes[static_cast<std::size_t>(dimension)]};
-}
-
 /// The saved value for `like`, which is `part` of the logical tensor `name`; assembled from the
 /// saved pieces if their parts differ. Error: a piece is missing or has another shape or type.
 result<at::Tensor> find(const pieces_by_name& state, const std::string& name,
@@ -80,12 +75,13 @@ result<at::Tensor> find(const pieces_by_name& state, const std::string& name,
 
   const auto& first = it->second.front()->part;
   const auto dimension = part ? part->dimension : first->dimension;
-  const auto to = part.value_or(whole_shard(wanted, dimension));
+  const auto whole = even_shard(wanted.vec(), dimension, 1, 0, 1);
+  const auto to = part.value_or(whole);
   auto joined = at::empty(like.sizes(), like.options().requires_grad(false));
   std::int64_t found = 0;
   std::vector<shard> seen;  // replicas of the pipeline write the same parts
   for (const auto* piece : it->second) {
-    const auto from = piece->part.value_or(whole_shard(wanted, dimension));
+    const auto from = piece->part.value_or(whole);
     if (std::find(seen.begin(), seen.end(), from) != seen.end()) continue;
     seen.push_back(from);
     found += copy_overlap(piece->value, from, joined, to);

@@ -6,11 +6,11 @@
 
 #include <rrfp/base/codec.hpp>
 
-namespace rrfp::compute {
+namespace rrfp {
 
 auto fields(auto f, shard& x) { return f(x.whole, x.dimension, x.blocks, x.offset, x.length); }
 
-}  // namespace rrfp::compute
+}  // namespace rrfp
 
 namespace rrfp::actors {
 
