@@ -200,10 +200,9 @@ TEST_CASE("lines are found across the blocks that a file is read in") {
 TEST_CASE("nodes that read different lines have different fingerprints") {
   const scratch_folder folder;
   const auto print = [&](const std::string& lines) {
-    return fingerprint_text(*open_good(config_of_file(write(folder / "a.jsonl", lines))));
+    return open_good(config_of_file(write(folder / "a.jsonl", lines)))->fingerprint();
   };
   const auto a = print("{\"text\": \"a\"}\n");
-  CHECK(a.size() == 16);
   CHECK(a == print("{\"text\": \"a\"}\n"));
   const auto b = print("{\"text\": \"b\"}\n");
   CHECK(a != b);

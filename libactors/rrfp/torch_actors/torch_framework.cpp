@@ -81,8 +81,9 @@ class torch_job final : public job_model {
   }
 
   std::string fingerprint() const override {
-    return data::fingerprint_text(*training_) +
-           (held_out_ ? data::fingerprint_text(*held_out_) : std::string{});
+    auto text = fmt::format("{:016x}", training_->fingerprint());
+    if (held_out_) text += fmt::format("{:016x}", held_out_->fingerprint());
+    return text;
   }
 
   std::string report() const override { return training_->report(); }

@@ -1,7 +1,6 @@
 /// A regular file for random-access reads. Thread-safe.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>

@@ -1,7 +1,6 @@
 #include <rrfp/data/source.hpp>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include <rrfp/data/text_source.hpp>
@@ -20,14 +19,6 @@ status check_vocabulary(const source_config& config, std::uint32_t largest) {
 }
 
 }  // namespace
-
-std::string fingerprint_text(const source& opened) {
-  std::string text(16, '0');
-  auto rest = opened.fingerprint();
-  for (auto digit = text.rbegin(); rest != 0; ++digit, rest >>= 4)
-    *digit = "0123456789abcdef"[rest & 15];
-  return text;
-}
 
 result<std::shared_ptr<const source>> open_source(const source_config& config) {
   const auto key = job::key_of(config.data);

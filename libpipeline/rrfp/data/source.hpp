@@ -8,9 +8,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
-#include <string_view>
 
 #include <rrfp/base/result.hpp>
 #include <rrfp/job/byte_level.hpp>
@@ -55,8 +53,5 @@ class source : public compute::batch_source {
 /// Opens and checks the data. Errors are one line and name file and line, but not
 /// job::key_of(data).
 result<std::shared_ptr<const source>> open_source(const source_config& config);
-
-/// The fingerprint as text.
-std::string fingerprint_text(const source& opened);
 
 }  // namespace rrfp::data

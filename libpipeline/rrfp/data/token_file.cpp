@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <memory>
 
 #include <rrfp/base/printable.hpp>
 #include <rrfp/io/parse_json.hpp>

@@ -19,6 +19,9 @@ namespace rrfp::hugging_face {
 /// Largest config.json, in bytes.
 inline constexpr std::size_t config_bytes_max = std::size_t{1} << 20;
 
+/// config.json of a folder; any other path is that of the file itself.
+std::string config_file(const std::string& path);
+
 /// `path` is a config.json or a folder with one. Leaves `pretrained` empty. Errors name file and
 /// key, and give the expected and the actual value.
 result<job::model_options> read_config(const std::string& path);

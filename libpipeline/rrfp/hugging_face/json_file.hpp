@@ -9,9 +9,6 @@
 
 namespace rrfp::hugging_face {
 
-/// config.json of a folder; any other path is that of the file itself.
-std::string config_file(const std::string& path);
-
 /// Error: the file cannot be read, or has more than config_bytes_max bytes.
 result<std::string> read_config_text(const std::string& file);
 

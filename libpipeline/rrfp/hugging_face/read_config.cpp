@@ -118,9 +118,7 @@ void read_gpt2(const section& s, model_options& m) {
   s.integer("n_inner", m.feed_forward);
   s.number("layer_norm_epsilon", m.norm_epsilon);
   s.boolean("tie_word_embeddings", m.tied_head);
-  auto activation = activation_kind::gelu_tanh;
-  s.activation("activation_function", activation);
-  m.activation = activation;
+  s.activation("activation_function", m.activation.emplace(activation_kind::gelu_tanh));
   s.require("scale_attn_weights", true);
   s.require("scale_attn_by_inverse_layer_idx", false);
   s.require("add_cross_attention", false);
@@ -165,9 +163,7 @@ void read_llama(const section& s, model_options& m, architecture family) {
   s.boolean("tie_word_embeddings", m.tied_head);
   s.boolean("attention_bias", m.attention_bias);
   if (family == architecture::llama) s.boolean("mlp_bias", m.mlp_bias);
-  auto activation = activation_kind::silu;
-  s.activation("hidden_act", activation);
-  m.activation = activation;
+  s.activation("hidden_act", m.activation.emplace(activation_kind::silu));
   read_rope(s, m);
   s.require("pretraining_tp", 1);
   s.require("use_sliding_window", false);

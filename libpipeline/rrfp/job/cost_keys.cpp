@@ -1,16 +1,11 @@
 /// The keys of [cost] and of the sections that describe a preset.
-#include <rrfp/job/key_types.hpp>
 #include <rrfp/workload/presets.hpp>
 
-#include "profile.hpp"
 #include "schema.hpp"
 
 namespace rrfp::job {
 
 namespace {
-
-template <class Section>
-using section_keys = basic_section_keys<job, Section>;
 
 void add_cost(std::vector<key>& table) {
   section_keys<cost_options> keys{table, "cost", &job::cost};

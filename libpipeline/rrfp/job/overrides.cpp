@@ -5,7 +5,6 @@
 #include <rrfp/base/check.hpp>
 #include <rrfp/job/utf8.hpp>
 
-#include "profile.hpp"
 #include "schema.hpp"
 
 namespace rrfp::job {

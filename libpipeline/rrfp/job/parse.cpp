@@ -10,7 +10,6 @@
 #include <rrfp/job/provenance.hpp>
 #include <rrfp/job/toml_reader.hpp>
 #include <rrfp/job/utf8.hpp>
-#include "profile.hpp"
 #include "schema.hpp"
 #include "validate.hpp"
 
@@ -203,10 +202,7 @@ status adopt_pretrained(draft& d) {
   if (mine.pretrained.empty()) return success();
   auto read = hugging_face::read_config(mine.pretrained);
   if (!read) return d.from.blame("model.pretrained", read.message());
-  std::error_code unknown;
-  const auto file = fs::is_directory(mine.pretrained, unknown)
-                        ? (fs::path{mine.pretrained} / "config.json").string()
-                        : mine.pretrained;
+  const auto file = hugging_face::config_file(mine.pretrained);
   job theirs;
   theirs.model = std::move(*read);
   theirs.model.pretrained = mine.pretrained;

@@ -1,9 +1,6 @@
-#include "profile.hpp"
+#include "schema.hpp"
 
 #include <rrfp/io/text_file.hpp>
-#include <rrfp/job/job.hpp>
-
-#include "schema.hpp"
 
 namespace rrfp::job {
 

@@ -34,7 +34,7 @@ std::string job_reference_markdown() {
   text += head;
   for (const auto& k : keys())
     if (k.section().empty()) text += row(k);
-  for (const auto& s : sections()) {
+  for (const auto& s : job_keys().sections) {
     text += "\n## [" + std::string{s.name} + "]\n" + std::string{s.meaning} + "\n\n";
     text += head;
     for (const auto& k : keys())

@@ -1,7 +1,6 @@
 #include "schema.hpp"
 
 #include <rrfp/base/check.hpp>
-#include <rrfp/job/key_types.hpp>
 
 namespace rrfp::job {
 
@@ -9,19 +8,10 @@ namespace {
 
 constexpr std::int64_t bytes_max = std::int64_t{1} << 50;
 
-template <class Section>
-using section_keys = basic_section_keys<job, Section>;
-
 void add_name(std::vector<key>& table) {
-  table.push_back({"name", "text", "", "Name of the job in reports; default: the name of the file.",
-                   true, path_rule::none,
-                   [](job& j, const value& v) -> status {
-                     auto text = read_text(v);
-                     if (!text) return text.failure();
-                     j.name = std::move(text).value();
-                     return success();
-                   },
-                   [](const job& j) { return value{j.name}; }});
+  section_keys<job> keys{table, "", [](job& j) -> job& { return j; }};
+  keys.text("name", &job::name, path_rule::none, "text",
+            "Name of the job in reports; default: the name of the file.");
 }
 
 const words cut_kinds{"auto", "layers", "cost"};
@@ -283,7 +273,6 @@ const key_table<job>& job_keys() {
   return all;
 }
 
-const std::vector<section_info>& sections() { return job_keys().sections; }
 const std::vector<key>& keys() { return job_keys().keys; }
 const key* find_key(std::string_view path) { return job_keys().find(path); }
 

@@ -8,17 +8,18 @@
 #include <vector>
 
 #include <rrfp/job/job.hpp>
-#include <rrfp/job/key_table.hpp>
+#include <rrfp/job/key_types.hpp>
 
 namespace rrfp::job {
 
 using key = basic_key<job>;
 
-/// In the order of the reference and of the dump.
-const std::vector<section_info>& sections();
-const std::vector<key>& keys();
+template <class Section>
+using section_keys = basic_section_keys<job, Section>;
 
 const key_table<job>& job_keys();
+/// In the order of the reference and of the dump.
+const std::vector<key>& keys();
 
 /// Upper bounds, which only protect sums from overflow.
 inline constexpr double ms_max = 1e6;
@@ -39,5 +40,9 @@ result<value> read_value_of(const key& k, const value& v, const std::filesystem:
 
 /// Null if there is no such key.
 const key* find_key(std::string_view path);
+
+/// The times that a profile sets: a file that holds those of [cost]. Error: names the file, and the
+/// line of a bad key.
+result<std::vector<setting>> read_profile(const std::string& path);
 
 }  // namespace rrfp::job

@@ -1,14 +1,9 @@
 /// The keys of what is trained, on what, and how.
-#include <rrfp/job/key_types.hpp>
-
 #include "schema.hpp"
 
 namespace rrfp::job {
 
 namespace {
-
-template <class Section>
-using section_keys = basic_section_keys<job, Section>;
 
 constexpr std::int64_t samples_max = std::int64_t{1} << 28;
 

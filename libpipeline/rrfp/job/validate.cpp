@@ -1,6 +1,5 @@
 #include "validate.hpp"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>

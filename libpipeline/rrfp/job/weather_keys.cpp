@@ -1,14 +1,9 @@
 /// The keys of [jitter].
-#include <rrfp/job/key_types.hpp>
-
 #include "schema.hpp"
 
 namespace rrfp::job {
 
 namespace {
-
-template <class Section>
-using section_keys = basic_section_keys<job, Section>;
 
 void add_conditions(std::vector<key>& table) {
   using weather::link_spread;

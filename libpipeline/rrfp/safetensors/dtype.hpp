@@ -1,7 +1,6 @@
 /// Names of element types, and descriptions of tensors: name, dtype, shape and byte range.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>

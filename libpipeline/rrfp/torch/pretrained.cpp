@@ -1,5 +1,4 @@
 #include <cstring>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -3,13 +3,11 @@
 /// others, stage_compute.cpp reports the state.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>

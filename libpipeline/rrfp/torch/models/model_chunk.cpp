@@ -1,7 +1,6 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
