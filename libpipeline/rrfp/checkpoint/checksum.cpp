@@ -1,7 +1,5 @@
 #include <rrfp/checkpoint/checksum.hpp>
 
-#include <xxhash.h>
-
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -17,24 +15,15 @@ constexpr std::size_t buffer_bytes = std::size_t{1} << 20;
 
 }  // namespace
 
-struct checksum::state {
-  std::unique_ptr<XXH64_state_t, XXH_errorcode (*)(XXH64_state_t*)> xxh64{XXH64_createState(),
-                                                                          XXH64_freeState};
-};
-
-checksum::checksum() : state_(std::make_unique<state>()) {
-  RRFP_CHECK(state_->xxh64 != nullptr, "no memory for the state of a checksum");
-  XXH64_reset(state_->xxh64.get(), 0);
+checksum::checksum() {
+  RRFP_CHECK(state_ != nullptr, "no memory for the state of a checksum");
+  XXH64_reset(state_.get(), 0);
 }
-
-checksum::~checksum() = default;
 
 void checksum::add(std::span<const std::byte> bytes) {
-  XXH64_update(state_->xxh64.get(), bytes.data(), bytes.size());
+  XXH64_update(state_.get(), bytes.data(), bytes.size());
   bytes_ += bytes.size();
 }
-
-std::uint64_t checksum::value() const { return XXH64_digest(state_->xxh64.get()); }
 
 std::uint64_t checksum_of(std::string_view text) { return XXH64(text.data(), text.size(), 0); }
 

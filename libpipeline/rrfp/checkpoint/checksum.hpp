@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include <xxhash.h>
+
 #include <rrfp/base/result.hpp>
 
 namespace rrfp::checkpoint {
@@ -17,17 +19,14 @@ namespace rrfp::checkpoint {
 class checksum {
  public:
   checksum();
-  checksum(const checksum&) = delete;
-  checksum& operator=(const checksum&) = delete;
-  ~checksum();
 
   void add(std::span<const std::byte> bytes);
-  std::uint64_t value() const;
+  std::uint64_t value() const { return XXH64_digest(state_.get()); }
   std::uint64_t bytes() const { return bytes_; }
 
  private:
-  struct state;
-  std::unique_ptr<state> state_;
+  std::unique_ptr<XXH64_state_t, XXH_errorcode (*)(XXH64_state_t*)> state_{XXH64_createState(),
+                                                                           XXH64_freeState};
   std::uint64_t bytes_ = 0;
 };
 

@@ -33,6 +33,49 @@ bool is_locked_by_another(int file, std::chrono::milliseconds patience) {
   return false;
 }
 
+/// Carries out the operations of the core.
+struct executor {
+  const std::string& dir;
+  const std::string& manifest;
+
+  std::string path(const std::string& name) const {
+    return name.empty() ? dir : path_in(dir, name);
+  }
+
+  status operator()(const file_operation::check_size& o) const {
+    std::error_code unknown;
+    const auto bytes = fs::file_size(path(o.path), unknown);
+    if (!unknown && bytes == o.bytes) return success();
+    return error{path(o.path) + ": expected the " + std::to_string(o.bytes) +
+                 " bytes that its rank wrote: do all nodes share this folder?"};
+  }
+  status operator()(const file_operation::make_folder& o) const {
+    std::error_code failed;
+    fs::create_directories(path(o.path), failed);
+    return failed ? error{path(o.failure) + ": " + failed.message()} : success();
+  }
+  status operator()(const file_operation::write_manifest& o) const {
+    return files::write_unsynced(path(o.path), manifest);
+  }
+  status operator()(const file_operation::sync_file& o) const {
+    return files::sync_file(path(o.path));
+  }
+  status operator()(const file_operation::sync_folder& o) const {
+    return files::sync_folder(path(o.path));
+  }
+  status operator()(const file_operation::rename& o) const {
+    std::error_code failed;
+    fs::rename(path(o.from), path(o.to), failed);
+    if (!failed || o.failure.empty()) return success();
+    return error{path(o.failure) + ": " + failed.message()};
+  }
+  status operator()(const file_operation::remove& o) const {
+    std::error_code ignored;
+    fs::remove_all(path(o.path), ignored);
+    return success();
+  }
+};
+
 }  // namespace
 
 ring::ring(std::string dir, std::uint32_t keep, int lock, bool is_locked)
@@ -58,53 +101,9 @@ result<std::unique_ptr<ring>> ring::open(const std::string& dir, std::uint32_t k
 }
 
 status ring::carry_out(const plan& operations) const {
-  for (const auto& any : operations)
-    if (auto done = std::visit([this](const auto& o) { return carry_out(o); }, any); !done)
-      return done;
+  for (const auto& o : operations)
+    if (auto done = std::visit(executor{dir_, manifest_}, o); !done) return done;
   return success();
-}
-
-status ring::carry_out(const file_operation::check_size& o) const {
-  std::error_code unknown;
-  const auto bytes = fs::file_size(path(o.path), unknown);
-  if (!unknown && bytes == o.bytes) return success();
-  return error{path(o.path) + ": expected the " + std::to_string(o.bytes) +
-               " bytes that its rank wrote: do all nodes share this folder?"};
-}
-
-status ring::carry_out(const file_operation::make_folder& o) const {
-  std::error_code failed;
-  fs::create_directories(path(o.path), failed);
-  return failed ? error{path(o.failure) + ": " + failed.message()} : success();
-}
-
-status ring::carry_out(const file_operation::write_manifest& o) const {
-  return files::write_unsynced(path(o.path), manifest_);
-}
-
-status ring::carry_out(const file_operation::sync_file& o) const {
-  return files::sync_file(path(o.path));
-}
-
-status ring::carry_out(const file_operation::sync_folder& o) const {
-  return files::sync_folder(path(o.path));
-}
-
-status ring::carry_out(const file_operation::rename& o) const {
-  std::error_code failed;
-  fs::rename(path(o.from), path(o.to), failed);
-  if (!failed || o.failure.empty()) return success();
-  return error{path(o.failure) + ": " + failed.message()};
-}
-
-status ring::carry_out(const file_operation::remove& o) const {
-  std::error_code ignored;
-  fs::remove_all(path(o.path), ignored);
-  return success();
-}
-
-std::string ring::path(const std::string& name) const {
-  return name.empty() ? dir_ : path_in(dir_, name);
 }
 
 listing ring::known_names() const {
@@ -118,7 +117,7 @@ result<std::optional<std::string>> ring::set_aside() {
   const auto aside = plan_setting_aside(*names, utc_now());
   if (aside.folder.empty()) return std::optional<std::string>{};
   if (auto moved = carry_out(aside.operations); !moved) return moved.failure();
-  return std::optional{path(aside.folder)};
+  return std::optional{path_in(dir_, aside.folder)};
 }
 
 status ring::begin(std::uint64_t step) {

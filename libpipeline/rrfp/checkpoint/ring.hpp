@@ -93,14 +93,6 @@ class ring {
   ring(std::string dir, std::uint32_t keep, int lock, bool is_locked);
 
   status carry_out(const plan& operations) const;
-  status carry_out(const file_operation::check_size& o) const;
-  status carry_out(const file_operation::make_folder& o) const;
-  status carry_out(const file_operation::write_manifest& o) const;
-  status carry_out(const file_operation::sync_file& o) const;
-  status carry_out(const file_operation::sync_folder& o) const;
-  status carry_out(const file_operation::rename& o) const;
-  status carry_out(const file_operation::remove& o) const;
-  std::string path(const std::string& name) const;
   /// None if the folder cannot be read.
   listing known_names() const;
 

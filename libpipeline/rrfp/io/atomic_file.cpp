@@ -33,6 +33,10 @@ std::string new_temporary_path(const std::string& path) {
   return path + "." + std::to_string(::getpid()) + "-" + std::to_string(++created) + ".tmp";
 }
 
+error cannot_write(const std::string& path, const std::string& why) {
+  return error{path + ": cannot write: " + why, error_kind::failed};
+}
+
 /// The errno of the failure, or 0.
 int sync(const std::string& path, int how) {
   const int opened = ::open(path.c_str(), how | O_CLOEXEC);
@@ -52,27 +56,20 @@ atomic_file::~atomic_file() {
   if (!committed_) std::remove(temporary_path_.c_str());
 }
 
-error atomic_file::failed(const std::string& why) const {
-  return error{path_ + ": cannot write: " + why, error_kind::failed};
-}
-
 result<std::unique_ptr<atomic_file>> atomic_file::create(const std::string& path) {
-  const auto refused = [&](const std::string& why) {
-    return error{path + ": cannot write: " + why, error_kind::failed};
-  };
   // The rename would replace a device by a regular file.
   std::error_code unknown;
   const auto there = fs::status(path, unknown);
-  if (fs::is_directory(there)) return refused("expected a file name, got a folder");
+  if (fs::is_directory(there)) return cannot_write(path, "expected a file name, got a folder");
   if (fs::exists(there) && !fs::is_regular_file(there))
-    return refused("expected a file name, got a device or pipe");
+    return cannot_write(path, "expected a file name, got a device or pipe");
   for (int tried = 1;; ++tried) {
     auto temporary = new_temporary_path(path);
     // An existing file of this name belongs to another process.
     const int opened = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (opened >= 0)
       return std::unique_ptr<atomic_file>{new atomic_file{path, std::move(temporary), opened}};
-    if (errno != EEXIST || tried == names_max) return refused(std::strerror(errno));
+    if (errno != EEXIST || tried == names_max) return cannot_write(path, std::strerror(errno));
   }
 }
 
@@ -81,8 +78,8 @@ status atomic_file::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto wrote = ::write(opened_, bytes.data(), std::min(bytes.size(), write_bytes_max));
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return failed(std::strerror(errno));
-    if (wrote == 0) return failed("the system call wrote 0 bytes");
+    if (wrote < 0) return cannot_write(path_, std::strerror(errno));
+    if (wrote == 0) return cannot_write(path_, "the system call wrote 0 bytes");
     bytes = bytes.subspan(static_cast<std::size_t>(wrote));
   }
   return success();
@@ -94,9 +91,9 @@ status atomic_file::commit() {
   const bool synced = ::fsync(opened_) == 0;
   const int why = errno;
   const bool closed = ::close(std::exchange(opened_, -1)) == 0;
-  if (!synced) return failed(std::strerror(why));
+  if (!synced) return cannot_write(path_, std::strerror(why));
   if (!closed || std::rename(temporary_path_.c_str(), path_.c_str()) != 0)
-    return failed(std::strerror(errno));
+    return cannot_write(path_, std::strerror(errno));
   committed_ = true;
   const auto folder = fs::path{path_}.parent_path();
   return sync_folder(folder.empty() ? "." : folder.string());
@@ -120,13 +117,12 @@ status write_unsynced(const std::string& path, std::string_view text) {
   out << text;
   out.close();
   if (out) return success();
-  return error{path + ": cannot write: " + std::strerror(errno), error_kind::failed};
+  return cannot_write(path, std::strerror(errno));
 }
 
 status sync_file(const std::string& path) {
   const int why = sync(path, O_RDONLY);
-  if (why == 0) return success();
-  return error{path + ": cannot write: " + std::strerror(why), error_kind::failed};
+  return why == 0 ? success() : cannot_write(path, std::strerror(why));
 }
 
 status sync_folder(const std::string& folder) {

@@ -34,7 +34,6 @@ class atomic_file {
 
  private:
   atomic_file(std::string path, std::string temporary_path, int opened);
-  error failed(const std::string& why) const;
 
   const std::string path_;
   const std::string temporary_path_;

@@ -2,7 +2,6 @@
 
 #include <zlib.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -16,50 +15,34 @@ constexpr std::size_t piece_bytes = std::size_t{256} << 10;
 
 }  // namespace
 
-struct byte_source::state {
-  gzFile file = nullptr;
-  std::string fault;
-  std::array<char, piece_bytes> piece{};
-
-  ~state() {
-    if (file != nullptr) gzclose(file);
-  }
-};
-
-byte_source::byte_source(std::unique_ptr<state> s) : state_(std::move(s)) {}
-byte_source::byte_source(byte_source&&) noexcept = default;
-byte_source& byte_source::operator=(byte_source&&) noexcept = default;
-byte_source::~byte_source() = default;
+byte_source::byte_source(gzFile_s* opened) : file_(opened, gzclose), piece_(piece_bytes) {
+  gzbuffer(opened, piece_bytes);
+}
 
 result<byte_source> byte_source::open(const std::string& file) {
   std::error_code unknown;
   if (std::filesystem::is_directory(file, unknown))
     return error{file + ": expected a file, got a folder"};
-  auto s = std::make_unique<state>();
   // zlib reads a file that is not compressed as it is.
-  s->file = gzopen(file.c_str(), "rb");
-  if (s->file == nullptr) return error{file + ": cannot read: " + std::strerror(errno)};
-  gzbuffer(s->file, piece_bytes);
-  return byte_source{std::move(s)};
+  const auto opened = gzopen(file.c_str(), "rb");
+  if (opened == nullptr) return error{file + ": cannot read: " + std::strerror(errno)};
+  return byte_source{opened};
 }
 
 std::string_view byte_source::next() {
-  auto& s = *state_;
-  if (!s.fault.empty()) return {};
-  const int got = gzread(s.file, s.piece.data(), static_cast<unsigned>(s.piece.size()));
-  if (got > 0) return {s.piece.data(), static_cast<std::size_t>(got)};
+  if (!fault_.empty()) return {};
+  const int got = gzread(file_.get(), piece_.data(), static_cast<unsigned>(piece_.size()));
+  if (got > 0) return {piece_.data(), static_cast<std::size_t>(got)};
   int code = Z_OK;
-  const char* const why = gzerror(s.file, &code);
+  const char* const why = gzerror(file_.get(), &code);
   if (code == Z_BUF_ERROR)
-    s.fault = "a gzip file that ends too early";
+    fault_ = "a gzip file that ends too early";
   else if (code == Z_ERRNO)
-    s.fault = std::string{"cannot read: "} + std::strerror(errno);
+    fault_ = std::string{"cannot read: "} + std::strerror(errno);
   else if (got < 0 || code != Z_OK)
-    s.fault = std::string{"a broken gzip file: "} + why;
+    fault_ = std::string{"a broken gzip file: "} + why;
   return {};
 }
-
-const std::string& byte_source::fault() const { return state_->fault; }
 
 result<std::string> head_of(const std::string& file, std::size_t bytes_max) {
   auto source = byte_source::open(file);

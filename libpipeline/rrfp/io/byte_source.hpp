@@ -6,8 +6,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <rrfp/base/result.hpp>
+
+struct gzFile_s;
 
 namespace rrfp::files {
 
@@ -15,19 +18,18 @@ class byte_source {
  public:
   /// Errors: the file cannot be read, or is a folder. They name the file.
   static result<byte_source> open(const std::string& file);
-  byte_source(byte_source&&) noexcept;
-  byte_source& operator=(byte_source&&) noexcept;
-  ~byte_source();
 
   /// The next piece, valid until the next call; empty at the end and after a fault.
   std::string_view next();
   /// Why next() ended before the end of the file, without its name: "cut: ...". Empty: it did not.
-  const std::string& fault() const;
+  const std::string& fault() const { return fault_; }
 
  private:
-  struct state;
-  explicit byte_source(std::unique_ptr<state> s);
-  std::unique_ptr<state> state_;
+  explicit byte_source(gzFile_s* opened);
+
+  std::unique_ptr<gzFile_s, int (*)(gzFile_s*)> file_;
+  std::vector<char> piece_;
+  std::string fault_;
 };
 
 /// The first bytes, at most `bytes_max`.

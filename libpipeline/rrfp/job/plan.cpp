@@ -4,10 +4,11 @@
 #include <utility>
 
 #include <rrfp/base/check.hpp>
-#include <rrfp/core/sequence.hpp>
 #include <rrfp/job/workload.hpp>
 #include <rrfp/simulate/last_steps.hpp>
 #include <rrfp/workload/loads.hpp>
+
+#include "validate.hpp"
 
 namespace rrfp::plan {
 
@@ -132,17 +133,10 @@ result<std::shared_ptr<const policy_set>> policies_of(const job::job& j,
   return make_fixed_policy_set(j.dispatch.policy, std::move(*order));
 }
 
-/// A sequence that needs more memory than the limit would wait for ever.
 status check_memory(const job::job& j, const policy_set& policies) {
   if (j.dispatch.mode == dispatch_mode::ready) return success();
-  const auto shape = job::effective_shape(j);
-  for (std::uint32_t s = 0; s < shape.stages; ++s) {
-    const auto limit = job::effective_limit(j, stage_id{s});
-    const auto fits = check_slots(shape, stage_id{s}, (*policies.sequences())[s],
-                                  {.slots = limit.slots, .activations = limit.activations});
-    if (!fits) return error{"dispatch.slots: " + fits.message()};
-  }
-  return success();
+  const auto fits = job::check_sequence_limits(j, *policies.sequences());
+  return fits ? success() : within("dispatch.slots", fits.failure());
 }
 
 /// The policies of the job, also for steps with other numbers of microbatches.

@@ -16,6 +16,10 @@ std::string source_of(const job& j);
 /// key.
 status validate(const job& j, const provenance& from, const policy_registry& policies, job_use use);
 
+/// Whether each stage can run its sequence: one that needs more memory than the limit would wait
+/// for ever. Does not check byte limits: the bytes of a microbatch are known only during the run.
+status check_sequence_limits(const job& j, const std::vector<sequence>& sequences);
+
 /// The checks of [dispatch].
 status check_dispatch(const job& j, const provenance& from, const policy_registry& policies);
 /// The checks of [cost] and of the sections and keys that modify it.

@@ -29,19 +29,6 @@ status check_messages(const job& j, const provenance& from) {
   return success();
 }
 
-/// Does not check byte limits: the bytes of a microbatch are known only during the run.
-status check_sequence_limits(const job& j, const std::vector<sequence>& sequences,
-                             const provenance& from) {
-  const auto shape = effective_shape(j);
-  for (std::uint32_t s = 0; s < shape.stages; ++s) {
-    const auto limit = effective_limit(j, stage_id{s});
-    const auto slots = check_slots(shape, stage_id{s}, sequences[s],
-                                   {.slots = limit.slots, .activations = limit.activations});
-    if (!slots) return from.blame("dispatch.slots", slots.message(), "dispatch.mode");
-  }
-  return success();
-}
-
 /// With another limit, the paper's back-pressure could deadlock.
 status check_run_ahead(const job& j, const provenance& from) {
   const auto& d = j.dispatch;
@@ -98,10 +85,22 @@ status check_policy(const job& j, const provenance& from, const policy_registry&
   const auto* sequences = (*policies)->sequences();
   if (auto early = check_early_forwards(j, from); !early) return early;
   if (sequences == nullptr || j.dispatch.mode == dispatch_mode::ready) return success();
-  return check_sequence_limits(j, *sequences, from);
+  const auto fits = check_sequence_limits(j, *sequences);
+  return fits ? success() : from.blame("dispatch.slots", fits.message(), "dispatch.mode");
 }
 
 }  // namespace
+
+status check_sequence_limits(const job& j, const std::vector<sequence>& sequences) {
+  const auto shape = effective_shape(j);
+  for (std::uint32_t s = 0; s < shape.stages; ++s) {
+    const auto limit = effective_limit(j, stage_id{s});
+    const auto fits = check_slots(shape, stage_id{s}, sequences[s],
+                                  {.slots = limit.slots, .activations = limit.activations});
+    if (!fits) return fits;
+  }
+  return success();
+}
 
 status check_dispatch(const job& j, const provenance& from, const policy_registry& policies) {
   for (const auto holds : {check_messages, check_run_ahead, check_slot_unit})
