@@ -71,4 +71,9 @@ std::string sample_filter::summary() const {
   return text;
 }
 
+std::string sample_filter::report(const std::string& used) const {
+  const auto rest = summary();
+  return rest.empty() ? used : used + ", " + rest;
+}
+
 }  // namespace rrfp::data

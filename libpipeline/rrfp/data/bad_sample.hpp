@@ -63,6 +63,8 @@ class sample_filter {
 
   /// "3 left out: 2 not JSON, 1 too long"; empty if no sample was left out or cut.
   std::string summary() const;
+  /// `used`, ", " and the summary, if there is one.
+  std::string report(const std::string& used) const;
 
  private:
   std::uint64_t left_out() const;

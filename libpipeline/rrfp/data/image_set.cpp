@@ -70,9 +70,8 @@ class image_set final : public sample_set {
 
   std::uint64_t fingerprint() const override { return XXH64(&images_hash_, 8, lines_.hash()); }
   std::string report() const override {
-    const auto left_out = filter_.summary();
-    return count_of(places_.size(), "sample") + " with " + count_of(images_, "image") + " in " +
-           count_of(lines_.files(), "file") + (left_out.empty() ? "" : ", " + left_out);
+    return filter_.report(count_of(places_.size(), "sample") + " with " +
+                          count_of(images_, "image") + " in " + count_of(lines_.files(), "file"));
   }
 
   bool has_undecoded_images() const override {

@@ -51,9 +51,8 @@ class jsonl_set final : public sample_set {
 
   std::uint64_t fingerprint() const override { return lines_.hash(); }
   std::string report() const override {
-    const auto left_out = filter_.summary();
-    return count_of(documents_.size(), "document") + " in " + count_of(lines_.files(), "file") +
-           (left_out.empty() ? "" : ", " + left_out);
+    return filter_.report(count_of(documents_.size(), "document") + " in " +
+                          count_of(lines_.files(), "file"));
   }
 
  private:

@@ -58,9 +58,8 @@ class shapes_set final : public sample_set {
 
   std::uint64_t fingerprint() const override { return fingerprint_; }
   std::string report() const override {
-    const auto left_out = filter_.summary();
-    return count_of(numbers_.size(), "sample") + " of shapes with " + count_of(images_, "image") +
-           (left_out.empty() ? "" : ", " + left_out);
+    return filter_.report(count_of(numbers_.size(), "sample") + " of shapes with " +
+                          count_of(images_, "image"));
   }
 
  private:

@@ -83,11 +83,9 @@ class token_set final : public sample_set {
   }
   std::uint64_t fingerprint() const override { return fingerprint_; }
   std::string report() const override {
-    const auto left_out = filter_.summary();
     std::uint64_t tokens = 0;
     for (const auto& p : parts_) tokens += p.file->tokens();
-    return count_of(tokens, "token") + ", " + count_of(samples_, "sample") +
-           (left_out.empty() ? "" : ", " + left_out);
+    return filter_.report(count_of(tokens, "token") + ", " + count_of(samples_, "sample"));
   }
 
  private:

@@ -66,8 +66,7 @@ class csv_reader {
       if (text.empty() && where_[static_cast<std::size_t>(c)] == std::string_view::npos)
         return std::uint64_t{0};
       const auto n = parse_number<std::uint64_t>(text);
-      if (!n || *n > max)
-        return expected(fmt::format("a whole number up to {}", max), text).failure();
+      if (!n || *n > max) return expected(fmt::format("a whole number up to {}", max), text);
       return *n;
     };
     const auto stage = whole(column::stage, report::traced_stages_max - 1);
@@ -126,7 +125,7 @@ class csv_reader {
     return std::llround(whole) * 1'000'000 + std::llround((*ms - whole) * 1e6);
   }
 
-  status expected(std::string_view what, std::string_view got) const {
+  error expected(std::string_view what, std::string_view got) const {
     return error{fmt::format("{}:{}: expected {}, got \"{}\"", file_, line_, what,
                              printable(std::string{got}))};
   }

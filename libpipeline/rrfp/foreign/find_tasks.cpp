@@ -116,8 +116,8 @@ class by_names {
 
 std::vector<found_task> by_functions(const rank_trace& trace) {
   std::vector<found_task> tasks;
-  bool has_weights = false;
-  for (const auto& r : trace.functions) has_weights = has_weights || r.what == marked::weight;
+  const bool has_weights = std::any_of(trace.functions.begin(), trace.functions.end(),
+                                       [](const auto& r) { return r.what == marked::weight; });
   for (const auto& r : trace.functions) {
     // A function may call one of the same name.
     if (!tasks.empty() && r.begin < tasks.back().end) continue;

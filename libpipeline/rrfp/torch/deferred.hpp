@@ -19,6 +19,12 @@ inline bool is_deferrable(const at::Tensor& weight) {
   return weight.is_leaf() && torch::autograd::impl::hooks(weight).empty();
 }
 
+/// Whether the tensor is the only reference to its memory, so the memory may be modified or kept.
+inline bool is_sole_owner(const at::Tensor& t) {
+  return t.is_contiguous() && t.use_count() == 1 && t.storage().use_count() == 1 &&
+         t.storage().nbytes() == t.nbytes();
+}
+
 /// A bias as an input of a Function; a Function does not accept undefined tensors.
 inline std::optional<at::Tensor> if_defined(const at::Tensor& bias) {
   return bias.defined() ? std::optional{bias} : std::nullopt;

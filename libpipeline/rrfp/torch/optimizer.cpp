@@ -10,7 +10,7 @@ namespace rrfp::compute {
 
 namespace {
 
-template <class Torch>
+template <class Torch, class State>
 class torch_optimizer : public optimizer {
  public:
   template <class Options>
@@ -23,13 +23,11 @@ class torch_optimizer : public optimizer {
   }
 
  protected:
-  template <class State>
   const State* find(std::size_t parameter) const {
     const auto it = torch_.state().find(parameters_[parameter].unsafeGetTensorImpl());
     return it == torch_.state().end() ? nullptr : static_cast<const State*>(it->second.get());
   }
 
-  template <class State>
   State& make(std::size_t parameter) {
     auto& place = torch_.state()[parameters_[parameter].unsafeGetTensorImpl()];
     if (place == nullptr) place = std::make_unique<State>();
@@ -45,15 +43,14 @@ class torch_optimizer : public optimizer {
   Torch torch_;
 };
 
-class adamw final : public torch_optimizer<torch::optim::AdamW> {
+class adamw final : public torch_optimizer<torch::optim::AdamW, torch::optim::AdamWParamState> {
  public:
   using torch_optimizer::torch_optimizer;
-  using parameter_state = torch::optim::AdamWParamState;
 
   std::vector<optimizer_tensor> state() const override {
     std::vector<optimizer_tensor> all;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const auto* s = find<parameter_state>(i);
+      const auto* s = find(i);
       if (s == nullptr) continue;
       all.push_back({i, "step", at::scalar_tensor(s->step(), at::kLong)});
       all.push_back({i, "exp_avg", s->exp_avg()});
@@ -67,7 +64,7 @@ class adamw final : public torch_optimizer<torch::optim::AdamW> {
     std::vector<int> found(parameters_.size());
     for (const auto& t : state) {
       if (t.name != "step" && t.name != "exp_avg" && t.name != "exp_avg_sq") continue;
-      auto& s = make<parameter_state>(t.parameter);
+      auto& s = make(t.parameter);
       if (t.name == "step") s.step(t.value.item<std::int64_t>());
       if (t.name == "exp_avg") s.exp_avg(copy_for(t));
       if (t.name == "exp_avg_sq") s.exp_avg_sq(copy_for(t));
@@ -81,15 +78,14 @@ class adamw final : public torch_optimizer<torch::optim::AdamW> {
   }
 };
 
-class sgd final : public torch_optimizer<torch::optim::SGD> {
+class sgd final : public torch_optimizer<torch::optim::SGD, torch::optim::SGDParamState> {
  public:
   using torch_optimizer::torch_optimizer;
-  using parameter_state = torch::optim::SGDParamState;
 
   std::vector<optimizer_tensor> state() const override {
     std::vector<optimizer_tensor> all;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const auto* s = find<parameter_state>(i);
+      const auto* s = find(i);
       if (s != nullptr && s->momentum_buffer().defined()) {
         all.push_back({i, "momentum", s->momentum_buffer()});
       }
@@ -100,7 +96,7 @@ class sgd final : public torch_optimizer<torch::optim::SGD> {
   status set_state(const std::vector<optimizer_tensor>& state) override {
     torch_.state().clear();
     for (const auto& t : state)
-      if (t.name == "momentum") make<parameter_state>(t.parameter).momentum_buffer(copy_for(t));
+      if (t.name == "momentum") make(t.parameter).momentum_buffer(copy_for(t));
     return success();
   }
 };

@@ -8,7 +8,6 @@
 #include <rrfp/torch/tensors.hpp>
 
 #include "deferred.hpp"
-#include "sole_owner.hpp"
 
 namespace rrfp::compute {
 

@@ -7,7 +7,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "sole_owner.hpp"
+#include "deferred.hpp"
 
 namespace rrfp::compute {
 

@@ -4,11 +4,9 @@
 #include <cmath>
 #include <numbers>
 
-namespace rrfp::compute {
+#include "../deferred.hpp"
 
-at::Tensor as_type_of(const at::Tensor& parameter, const at::Tensor& x) {
-  return parameter.defined() ? parameter.to(x.scalar_type()) : parameter;
-}
+namespace rrfp::compute {
 
 whole_linear::whole_linear(parameter_maker& make, const std::string& name, std::int64_t in,
                            std::int64_t out, stored_form stored)
@@ -52,9 +50,9 @@ norm_layer::norm_layer(parameter_maker& make, const std::string& name, std::int6
 
 at::Tensor norm_layer::operator()(const at::Tensor& x) const {
   if (bias.defined()) {
-    return at::layer_norm(x, {weight.size(0)}, as_type_of(weight, x), as_type_of(bias, x), epsilon);
+    return at::layer_norm(x, {weight.size(0)}, cast_like(weight, x), cast_like(bias, x), epsilon);
   }
-  return at::rms_norm(x, {weight.size(0)}, as_type_of(weight, x), epsilon);
+  return at::rms_norm(x, {weight.size(0)}, cast_like(weight, x), epsilon);
 }
 
 at::Tensor activate(job::activation_kind kind, const at::Tensor& x) {
@@ -99,7 +97,7 @@ std::pair<at::Tensor, at::Tensor> rotary_positions::at_positions(
 at::Tensor rotate(const at::Tensor& x, const layer_context& c) {
   const auto halves = x.chunk(2, -1);
   const auto turned = at::cat({halves[1].neg(), halves[0]}, -1);
-  return x * as_type_of(c.cosines, x) + turned * as_type_of(c.sines, x);
+  return x * cast_like(c.cosines, x) + turned * cast_like(c.sines, x);
 }
 
 }  // namespace rrfp::compute

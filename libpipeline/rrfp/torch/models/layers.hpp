@@ -74,9 +74,6 @@ struct norm_layer {
   at::Tensor operator()(const at::Tensor& x) const;
 };
 
-/// A parameter in the compute type, that of `x`. Undefined stays undefined.
-at::Tensor as_type_of(const at::Tensor& parameter, const at::Tensor& x);
-
 at::Tensor activate(job::activation_kind kind, const at::Tensor& x);
 
 /// Cosines and sines of rotary positions (Su et al., RoFormer, 2021), with the scaling of LLaMA 3.

@@ -38,8 +38,6 @@ class parameter_maker {
   parameter_maker(std::uint64_t seed, shared_group group, at::Device device = at::kCPU)
       : seed_(seed), group_(std::move(group)), device_(device) {}
 
-  const shared_group& group() const { return group_; }
-
   at::Tensor normal(const std::string& name, at::IntArrayRef sizes, double deviation,
                     const parameter_traits& traits = {});
   at::Tensor zeros(const std::string& name, at::IntArrayRef sizes,

@@ -4,6 +4,8 @@
 
 #include <rrfp/job/model_rules.hpp>
 
+#include "../deferred.hpp"
+
 namespace rrfp::compute {
 
 namespace {
@@ -63,9 +65,9 @@ at::Tensor patch_embedding::operator()(std::span<const at::Tensor> images,
     const auto height = image.size(1) / patch_, width = image.size(2) / patch_;
     const auto of_image = embedded.narrow(0, first, height * width);
     first += height * width;
-    const auto positions = as_type_of(positions_for(height, width), of_image);
+    const auto positions = cast_like(positions_for(height, width), of_image);
     rows.push_back(class_token_.defined()
-                       ? at::cat({as_type_of(class_token_.view({1, -1}), of_image), of_image}) +
+                       ? at::cat({cast_like(class_token_.view({1, -1}), of_image), of_image}) +
                              positions
                        : of_image + positions);
   }
