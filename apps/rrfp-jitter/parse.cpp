@@ -5,7 +5,7 @@
 #include <rrfp/io/text_file.hpp>
 #include <rrfp/job/check_job.hpp>
 #include <rrfp/job/overrides.hpp>
-#include <rrfp/job/utf8.hpp>
+#include <rrfp/job/value.hpp>
 #include <rrfp/policies/registry.hpp>
 
 #include "cell.hpp"

@@ -9,17 +9,6 @@
 
 namespace rrfp::data {
 
-namespace {
-
-/// Bytes, the end token and the image token must be in the vocabulary of the model.
-status check_vocabulary(const source_config& config, std::uint32_t largest) {
-  if (largest < config.vocabulary) return success();
-  return error{"expected model.vocabulary > " + std::to_string(largest) + ", got " +
-               std::to_string(config.vocabulary)};
-}
-
-}  // namespace
-
 result<std::shared_ptr<const source>> open_source(const source_config& config) {
   const auto key = job::key_of(config.data);
   if (key == "data.text") {
@@ -28,8 +17,11 @@ result<std::shared_ptr<const source>> open_source(const source_config& config) {
     return std::shared_ptr<const source>{std::move(*opened)};
   }
   if (key != "data.tokens") {
+    // Bytes, the end token and the image token must be in the vocabulary of the model.
     const auto largest = std::max({255U, config.image_token, config.end_token});
-    if (auto fits = check_vocabulary(config, largest); !fits) return fits.failure();
+    if (largest >= config.vocabulary)
+      return error{"expected model.vocabulary > " + std::to_string(largest) + ", got " +
+                   std::to_string(config.vocabulary)};
   }
   auto samples = key == "data.jsonl"    ? open_jsonl(config)
                  : key == "data.tokens" ? open_tokens(config)

@@ -60,6 +60,22 @@ result<std::vector<std::uint64_t>> documents_of(const json& object, std::uint64_
   return begins;
 }
 
+/// Fills `to` with the ids from `first` on.
+template <class Id>
+status read_ids(const input_file& file, std::uint64_t first, std::span<Id> to) {
+  return file.read(first * sizeof(Id),
+                   {reinterpret_cast<std::uint8_t*>(to.data()), to.size_bytes()});
+}
+
+template <class Id>
+status widen(const input_file& file, std::uint64_t first, std::span<std::int64_t> to) {
+  std::vector<Id> ids(to.size());
+  if (auto read = read_ids(file, first, std::span{ids}); !read)
+    return within(file.path(), read.failure());
+  std::copy(ids.begin(), ids.end(), to.begin());
+  return success();
+}
+
 }  // namespace
 
 result<std::unique_ptr<const token_file>> token_file::open(const std::string& path,
@@ -122,12 +138,6 @@ status token_file::check_size() const {
 }
 
 template <class Id>
-status token_file::read_ids(std::uint64_t first, std::span<Id> to) const {
-  return file_->read(first * sizeof(Id),
-                     {reinterpret_cast<std::uint8_t*>(to.data()), to.size_bytes()});
-}
-
-template <class Id>
 status token_file::check_ids_of(std::uint64_t limit, std::string_view limit_name) {
   const std::unique_ptr<XXH64_state_t, XXH_errorcode (*)(XXH64_state_t*)> hash{XXH64_createState(),
                                                                                XXH64_freeState};
@@ -135,7 +145,7 @@ status token_file::check_ids_of(std::uint64_t limit, std::string_view limit_name
   std::vector<Id> block;
   for (std::uint64_t begin = 0; begin < tokens_; begin += block.size()) {
     block.resize(std::min(tokens_at_once, tokens_ - begin));
-    if (auto read = read_ids(begin, std::span{block}); !read) return read;
+    if (auto read = read_ids(*file_, begin, std::span{block}); !read) return read;
     const auto bad = std::find_if(block.begin(), block.end(), [&](Id id) { return id >= limit; });
     if (bad != block.end())
       return error{"token " + text_of(begin + static_cast<std::uint64_t>(bad - block.begin())) +
@@ -159,17 +169,9 @@ status token_file::check_ids(std::uint32_t model_vocabulary) {
   return success();
 }
 
-template <class Id>
-status token_file::widen(std::uint64_t first, std::span<std::int64_t> to) const {
-  std::vector<Id> ids(to.size());
-  if (auto read = read_ids(first, std::span{ids}); !read)
-    return error{path() + ": " + read.message()};
-  std::copy(ids.begin(), ids.end(), to.begin());
-  return success();
-}
-
 status token_file::copy(std::uint64_t first, std::span<std::int64_t> to) const {
-  return width_ == 2 ? widen<std::uint16_t>(first, to) : widen<std::uint32_t>(first, to);
+  return width_ == 2 ? widen<std::uint16_t>(*file_, first, to)
+                     : widen<std::uint32_t>(*file_, first, to);
 }
 
 }  // namespace rrfp::data

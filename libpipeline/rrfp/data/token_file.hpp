@@ -50,13 +50,8 @@ class token_file {
   status read_sidecar(const std::string& path);
   status check_size() const;
   status check_ids(std::uint32_t model_vocabulary);
-  /// Fills `to` with the ids from `first` on.
-  template <class Id>
-  status read_ids(std::uint64_t first, std::span<Id> to) const;
   template <class Id>
   status check_ids_of(std::uint64_t limit, std::string_view limit_name);
-  template <class Id>
-  status widen(std::uint64_t first, std::span<std::int64_t> to) const;
 
   std::shared_ptr<const input_file> file_;
   std::uint32_t width_ = 0;  ///< bytes of an id

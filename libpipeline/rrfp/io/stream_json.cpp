@@ -93,15 +93,13 @@ class byte_iterator {
 
 }  // namespace
 
-std::optional<json_fault> stream_json(files::byte_source& source, json_events& events,
+std::optional<json_fault> stream_json(files::byte_source& source, json_events_base& events,
                                       const json_limits& limits) {
   guarded_bytes bytes{source, limits};
   if (!bytes.fault() && bytes.at_end()) return json_fault{"an empty file"};
   const bool is_whole = nlohmann::json::sax_parse(byte_iterator{bytes}, byte_iterator{}, &events);
   if (bytes.fault()) return bytes.fault();
-  if (is_whole) return std::nullopt;
-  const auto* const known = dynamic_cast<const json_events_base*>(&events);
-  if (known != nullptr && known->error_byte() == 0) return std::nullopt;
+  if (is_whole || events.error_byte() == 0) return std::nullopt;
   return json_fault{bytes.at_end() ? "JSON that ends too early" : "text that is not JSON",
                     static_cast<std::size_t>(bytes.position()), 0};
 }

@@ -21,15 +21,8 @@ struct json_limits {
   std::uint64_t bytes_max = std::uint64_t{64} << 30;
 };
 
-using json_events = nlohmann::json_sax<nlohmann::json>;
-
-/// Feeds `events` until the end of the text, or until one of them returns false. What they throw
-/// propagates. The fault has the position in the uncompressed text.
-std::optional<json_fault> stream_json(files::byte_source& source, json_events& events,
-                                      const json_limits& limits = {});
-
 /// Base of handlers: each event has an empty default, and an error ends the parse.
-class json_events_base : public json_events {
+class json_events_base : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool null() override { return true; }
   bool boolean(bool) override { return true; }
@@ -54,5 +47,10 @@ class json_events_base : public json_events {
  private:
   std::size_t error_byte_ = 0;
 };
+
+/// Feeds `events` until the end of the text, or until one of them returns false. What they throw
+/// propagates. The fault has the position in the uncompressed text.
+std::optional<json_fault> stream_json(files::byte_source& source, json_events_base& events,
+                                      const json_limits& limits = {});
 
 }  // namespace rrfp

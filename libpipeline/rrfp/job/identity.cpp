@@ -18,13 +18,6 @@ constexpr std::array<std::string_view, 3> identity_sections{"model", "vision", "
 constexpr std::array<std::string_view, 2> train_identity{"train.seed", "train.optimizer"};
 constexpr std::array<std::string_view, 2> sums{"pipeline.tp", "pipeline.replicas"};
 
-/// Fills in the default tokenizer, so that a job that names it has the same identity. Token files
-/// need none.
-job with_tokenizer(job j) {
-  if (j.data.tokens.empty()) j.data.tokenizer = j.data.tokenizer.value_or(tokenizer_kind::bytes);
-  return j;
-}
-
 template <class List>
 bool holds(const List& list, std::string_view path) {
   return std::find(list.begin(), list.end(), path) != list.end();
@@ -34,7 +27,9 @@ bool holds(const List& list, std::string_view path) {
 
 std::vector<setting> identity(const job& j) {
   std::vector<setting> all;
-  const auto settled = with_tokenizer(j);
+  auto settled = j;
+  // A job that names the default tokenizer has the same identity. Token files need none.
+  if (j.data.tokens.empty() && !j.data.tokenizer) settled.data.tokenizer = tokenizer_kind::bytes;
   for (const auto& k : keys()) {
     if (!k.get || k.paths == path_rule::files) continue;
     if (k.path == microbatches_of_a_step)

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include <rrfp/base/check.hpp>
-#include <rrfp/job/utf8.hpp>
 
 #include "schema.hpp"
 

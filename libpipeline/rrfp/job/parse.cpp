@@ -9,7 +9,6 @@
 #include <rrfp/job/overrides.hpp>
 #include <rrfp/job/provenance.hpp>
 #include <rrfp/job/toml_reader.hpp>
-#include <rrfp/job/utf8.hpp>
 #include "schema.hpp"
 #include "validate.hpp"
 

@@ -363,10 +363,8 @@ status validate(const job& j, const provenance& from, const policy_registry& pol
                 job_use use) {
   using check = status (*)(const job&, const provenance&);
   for (const check holds : {check_shape, check_nodes, check_transport, check_train, check_jitter,
-                            check_delays, check_costs})
+                            check_delays, check_costs, check_shares, check_recovery})
     if (auto held = holds(j, from); !held) return held;
-  if (auto shares = check_shares(j, from); !shares) return shares;
-  if (auto recovery = check_recovery(j, from); !recovery) return recovery;
   if (auto dispatch = check_dispatch(j, from, policies); !dispatch) return dispatch;
   if (use == job_use::simulate) return success();
   if (use == job_use::embed) {

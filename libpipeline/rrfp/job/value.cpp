@@ -9,7 +9,11 @@ namespace rrfp::job {
 
 namespace {
 
-constexpr char hex[] = "0123456789ABCDEF";
+std::string hex_of(char c) {
+  constexpr char digits[] = "0123456789ABCDEF";
+  const auto byte = static_cast<unsigned char>(c);
+  return {digits[byte >> 4], digits[byte & 15]};
+}
 
 }  // namespace
 
@@ -22,13 +26,9 @@ std::string in_quotes(std::string_view text) {
       out += '\\';
       out += c;
     } else if (byte < 0x20 || byte == 0x7f) {
-      out += "\\u00";
-      out += hex[byte >> 4];
-      out += hex[byte & 15];
+      out += "\\u00" + hex_of(c);
     } else if (byte >= 0x80 && !is_utf8) {
-      out += "\\x";
-      out += hex[byte >> 4];
-      out += hex[byte & 15];
+      out += "\\x" + hex_of(c);
     } else {
       out += c;
     }
@@ -79,6 +79,21 @@ std::string describe(const value& v) {
     std::string operator()(const foreign_value&) const { return ""; }
   };
   return std::visit(namer{}, v.data) + shown(v);
+}
+
+status check_utf8(std::string_view text) {
+  const auto at = end_of_utf8(text);
+  if (at == text.size()) return success();
+  return error{"expected UTF-8, got the byte 0x" + hex_of(text[at]) + " at " + std::to_string(at)};
+}
+
+status check_utf8(const value& v) {
+  if (const auto* text = std::get_if<std::string>(&v.data))
+    return check_utf8(std::string_view{*text});
+  if (const auto* list = std::get_if<value_list>(&v.data))
+    for (const auto& item : *list)
+      if (auto good = check_utf8(item); !good) return good;
+  return success();
 }
 
 }  // namespace rrfp::job

@@ -7,6 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include <rrfp/base/result.hpp>
+
 namespace rrfp::job {
 
 struct value;
@@ -36,5 +38,11 @@ std::string in_quotes(std::string_view text);
 
 /// A number as a TOML float.
 std::string number_text(double x);
+
+/// Names and paths are written to JSON, which requires UTF-8. Error: "expected UTF-8, got the byte
+/// 0xFF at 12".
+status check_utf8(std::string_view text);
+/// The same for all strings in a value.
+status check_utf8(const value& v);
 
 }  // namespace rrfp::job

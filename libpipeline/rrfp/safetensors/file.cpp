@@ -19,29 +19,29 @@ namespace {
 
 constexpr std::uint64_t length_bytes = 8;
 
+struct descriptor {
+  const int number;
+  ~descriptor() {
+    if (number >= 0) ::close(number);
+  }
+};
+
 /// Maps a whole regular file. Returns an empty span for an empty file.
 result<std::span<const std::byte>> map_file(const std::string& path) {
   const auto refused = [&](const std::string& why) {
     return error{path + ": cannot read: " + why};
   };
   // Without O_NONBLOCK, opening a pipe would block until it has a writer.
-  const int opened = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (opened < 0) return refused(std::strerror(errno));
+  const descriptor opened{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   struct stat about {};
-  const bool known = ::fstat(opened, &about) == 0;
-  const int why_unknown = errno;
-  const auto size = known ? static_cast<std::size_t>(about.st_size) : 0;
-  void* at = nullptr;
-  int why_unmapped = 0;
-  if (known && S_ISREG(about.st_mode) && size > 0) {
-    at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened, 0);
-    why_unmapped = at == MAP_FAILED ? errno : 0;
-  }
-  ::close(opened);
-  if (!known) return refused(std::strerror(why_unknown));
+  if (opened.number < 0 || ::fstat(opened.number, &about) != 0)
+    return refused(std::strerror(errno));
   if (S_ISDIR(about.st_mode)) return refused("expected a file, got a folder");
   if (!S_ISREG(about.st_mode)) return refused("expected a file, got a device or pipe");
-  if (why_unmapped != 0) return refused(std::strerror(why_unmapped));
+  const auto size = static_cast<std::size_t>(about.st_size);
+  if (size == 0) return std::span<const std::byte>{};
+  void* const at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened.number, 0);
+  if (at == MAP_FAILED) return refused(std::strerror(errno));
   return std::span{static_cast<const std::byte*>(at), size};
 }
 
