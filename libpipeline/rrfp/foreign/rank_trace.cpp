@@ -43,18 +43,7 @@ void order(std::vector<Record>& list, nanoseconds base) {
                    [](const auto& a, const auto& b) { return a.begin < b.begin; });
 }
 
-}  // namespace
-
-std::optional<std::uint32_t> rank_in(const std::string& file) {
-  const auto name = file.substr(file.rfind('/') + 1);
-  auto at = name.rfind("rank");
-  if (at == std::string::npos) return std::nullopt;
-  at = name.find_first_of("0123456789", at);
-  if (at == std::string::npos) return std::nullopt;
-  auto rest = std::string_view{name}.substr(at);
-  return leading_number(rest);
-}
-
+/// The task or message in a name of torch.distributed.pipelining.
 std::optional<marked_range> marked_name(std::string_view name) {
   marked_range range;
   for (const auto& [word, what] :
@@ -85,6 +74,18 @@ std::optional<marked_range> marked_name(std::string_view name) {
     return range;
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::uint32_t> rank_in(const std::string& file) {
+  const auto name = file.substr(file.rfind('/') + 1);
+  auto at = name.rfind("rank");
+  if (at == std::string::npos) return std::nullopt;
+  at = name.find_first_of("0123456789", at);
+  if (at == std::string::npos) return std::nullopt;
+  auto rest = std::string_view{name}.substr(at);
+  return leading_number(rest);
 }
 
 error rank_trace_filler::too_many_in(const std::string& file) {

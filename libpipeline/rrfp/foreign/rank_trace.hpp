@@ -92,8 +92,6 @@ struct rank_trace {
 /// Records of one file that are kept; beyond, a trace has too many steps to be read.
 inline constexpr std::size_t kept_records_max = 16'000'000;
 
-/// The task or message in a name of torch.distributed.pipelining.
-std::optional<marked_range> marked_name(std::string_view name);
 /// "trace_rank3.json.gz", "rank3_trace.json": the number after the last "rank" of the file's name.
 std::optional<std::uint32_t> rank_in(const std::string& file);
 

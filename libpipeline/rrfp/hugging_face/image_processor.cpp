@@ -19,12 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using json = nlohmann::ordered_json;
 
-result<json> read_object(const std::string& file) {
-  const auto text = read_config_text(file);
-  if (!text) return text.failure();
-  return parse_object(*text, file);
-}
-
 /// The settings of a folder's image processor; null if it has none.
 struct processor_settings {
   std::string source;  ///< the file, and the object in it
@@ -38,7 +32,9 @@ result<processor_settings> read_settings(const std::string& folder) {
     const auto file = (fs::path{folder} / name).string();
     std::error_code unknown;
     if (!fs::exists(file, unknown)) continue;
-    auto read = read_object(file);
+    const auto text = read_config_text(file);
+    if (!text) return text.failure();
+    const auto read = parse_object(*text, file);
     if (!read) return read.failure();
     if (object == nullptr) return processor_settings{file + ": ", *read};
     if (!read->contains(object)) continue;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <mutex>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -15,6 +16,14 @@
 namespace rrfp::compute {
 
 namespace {
+
+/// Makes the first call of an MKL vector function (sqrt, exp, ...), in which MKL selects the
+/// kernels for the processor. Before oneMKL 2025 that selection has a race: other threads may once
+/// use kernels of lower accuracy.
+void initialize_vector_kernels() {
+  static std::once_flag once;
+  std::call_once(once, [] { static_cast<void>(at::ones({1}, at::kFloat).sqrt()); });
+}
 
 std::uint64_t hash_of(const at::Tensor& value) {
   const auto bytes = value.detach().cpu().contiguous();

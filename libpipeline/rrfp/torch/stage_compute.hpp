@@ -64,12 +64,6 @@ namespace rrfp::compute {
 /// its cores, and the bits of a sum may depend on the number of threads.
 void prepare_compute_thread();
 
-/// Makes the first call of an MKL vector function (sqrt, exp, ...), in which MKL selects the
-/// kernels for the processor. Before oneMKL 2025 that selection has a race: other threads may once
-/// use kernels of lower accuracy. stage_compute::make() calls this function; a program that
-/// computes in its own threads before must call it itself.
-void initialize_vector_kernels();
-
 struct stage_compute_config {
   pipeline_shape shape;
   stage_id stage;

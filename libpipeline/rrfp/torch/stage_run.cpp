@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <mutex>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -29,11 +28,6 @@ const void* memory_of(const at::Tensor& t) {
 }
 
 void prepare_compute_thread() { at::set_num_threads(1); }
-
-void initialize_vector_kernels() {
-  static std::once_flag once;
-  std::call_once(once, [] { static_cast<void>(at::ones({1}, at::kFloat).sqrt()); });
-}
 
 void stage_compute::impl::fail(compute_fault fault, const std::string& where,
                                const std::string& why) const {
