@@ -95,8 +95,9 @@ TEST_CASE("Keys are unique, belong to a known section and are grouped by section
     CHECK(job::job_keys().is_section(k.section()));
     if (order.empty() || order.back() != k.section()) order.push_back(k.section());
   }
-  REQUIRE(order.size() == job::job_keys().sections.size());
-  for (std::size_t i = 0; i < order.size(); ++i) CHECK(order[i] == job::job_keys().sections[i].name);
+  const auto& sections = job::job_keys().sections;
+  REQUIRE(order.size() == sections.size());
+  for (std::size_t i = 0; i < order.size(); ++i) CHECK(order[i] == sections[i].name);
 }
 
 TEST_CASE("The default of a key is a valid value") {

@@ -64,11 +64,12 @@ result<checkpoint::file_entry> write_rank(const std::string& folder, stage_id st
     values[t.name] = &t.value;
   }
   checkpoint::checksum sum;
-  auto to = safetensors::writer::create(path, std::move(specs),
-                                        {{std::string{checkpoint::parts_key}, checkpoint::to_json(parts)},
-                                         {std::string{checkpoint::stored_key}, checkpoint::to_json(forms)},
-                                         {"rrfp.step", std::to_string(step)}},
-                                        [&](std::span<const std::byte> bytes) { sum.add(bytes); });
+  auto to = safetensors::writer::create(
+      path, std::move(specs),
+      {{std::string{checkpoint::parts_key}, checkpoint::to_json(parts)},
+       {std::string{checkpoint::stored_key}, checkpoint::to_json(forms)},
+       {"rrfp.step", std::to_string(step)}},
+      [&](std::span<const std::byte> bytes) { sum.add(bytes); });
   if (!to) return to.failure();
   for (const auto& t : (*to)->tensors())
     if (auto written = (*to)->write(t.name, values.at(t.name)->content()); !written)
