@@ -2,8 +2,6 @@
 
 #include <string>
 
-#include <fmt/format.h>
-
 #include <rrfp/data/shapes.hpp>
 
 #include "common/checks.hpp"

@@ -24,7 +24,6 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>

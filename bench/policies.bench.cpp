@@ -35,7 +35,6 @@
 #include <map>
 #include <numeric>
 #include <span>
-#include <string>
 #include <string_view>
 #include <tuple>
 #include <vector>

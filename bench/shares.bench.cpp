@@ -7,7 +7,6 @@
 /// The limit is the capacity that is left: with R replicas of which one has speed v, the
 /// undisturbed time * R / (R - 1 + v). The last column is the share of it that is reached.
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <string_view>
 #include <vector>

@@ -7,7 +7,6 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <dlpack/dlpack.h>
 #include <pybind11/pybind11.h>

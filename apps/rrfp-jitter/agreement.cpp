@@ -1,6 +1,5 @@
 #include "agreement.hpp"
 
-#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>

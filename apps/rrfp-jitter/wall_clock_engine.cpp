@@ -1,6 +1,5 @@
 #include "wall_clock_engine.hpp"
 
-#include <algorithm>
 #include <vector>
 
 #include <rrfp/actors/job_cluster.hpp>

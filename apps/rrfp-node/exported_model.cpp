@@ -1,7 +1,6 @@
 #include "exported_model.hpp"
 
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include <ATen/core/Tensor.h>

@@ -1,8 +1,5 @@
-#include <cstdio>
 #include <memory>
 #include <optional>
-
-#include <fmt/format.h>
 
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/policies/registry.hpp>

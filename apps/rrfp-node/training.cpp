@@ -1,9 +1,7 @@
 #include "training.hpp"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>

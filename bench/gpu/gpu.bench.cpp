@@ -7,7 +7,6 @@
 /// kernel, and to its known end, minus the kernel time. staging: copies of a tensor to a pinned
 /// slab and back into new device memory. nccl: an all-reduce of one rank, and of two ranks on this
 /// device if NCCL lets them share it (NCCL_MULTI_RANK_GPU_ENABLE=1, 2.30 and later).
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <future>

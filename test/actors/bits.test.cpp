@@ -2,7 +2,6 @@
 // and equal those of an ordinary training loop without a pipeline.
 #include <algorithm>
 #include <random>
-#include <set>
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>

@@ -8,7 +8,6 @@
 #include <thread>
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <rrfp/actors/checkpoint_tensors.hpp>
 #include <rrfp/actors/job/job_saves.hpp>

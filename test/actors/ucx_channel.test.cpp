@@ -1,5 +1,4 @@
 /// Bytes between the ranks of a group, across processes and within one.
-#include <cstring>
 #include <thread>
 
 #include "ucx_nodes.hpp"

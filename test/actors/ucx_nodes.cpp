@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <optional>
 #include <stdexcept>
-#include <thread>
 
 #include "../support/slowdown.hpp"
 

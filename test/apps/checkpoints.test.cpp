@@ -4,7 +4,6 @@
 #include <sys/mount.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>

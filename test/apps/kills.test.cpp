@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <random>
 #include <regex>

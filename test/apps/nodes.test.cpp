@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <set>
 

@@ -2,8 +2,6 @@
 /// nodes, in an experiment.
 #include <catch2/catch.hpp>
 
-#include <algorithm>
-
 #include "http.hpp"
 #include "json_lines.hpp"
 #include "program.hpp"

@@ -1,7 +1,6 @@
 /// Nodes of a training are killed or stopped, and it goes on in place: the same bits as without.
 #include <catch2/catch.hpp>
 
-#include <functional>
 #include <memory>
 #include <set>
 

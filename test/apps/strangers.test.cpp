@@ -5,8 +5,6 @@
 
 #include <fcntl.h>
 
-#include <algorithm>
-#include <functional>
 #include <random>
 #include <set>
 

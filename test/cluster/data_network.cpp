@@ -1,6 +1,5 @@
 #include "data_network.hpp"
 
-#include <algorithm>
 
 namespace rrfp::cluster {
 

@@ -1,5 +1,4 @@
 /// W computes the weight gradients of any module, with the bits of one backward.
-#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <memory>

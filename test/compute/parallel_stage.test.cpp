@@ -1,7 +1,6 @@
 /// Sharded models: what each rank holds, reports and restores, and the errors when ranks disagree
 /// or are missing.
 #include <map>
-#include <set>
 
 #include <ATen/ATen.h>
 #include <catch2/catch.hpp>

@@ -2,7 +2,6 @@
 /// bits for every order of execution.
 #include <algorithm>
 #include <condition_variable>
-#include <map>
 #include <mutex>
 
 #include <ATen/ATen.h>

@@ -1,7 +1,5 @@
 #include "pipeline.hpp"
 
-#include <algorithm>
-
 #include <ATen/ATen.h>
 
 #include <rrfp/job/model_rules.hpp>

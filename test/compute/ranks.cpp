@@ -1,6 +1,5 @@
 #include "ranks.hpp"
 
-#include <cmath>
 #include <map>
 #include <optional>
 

@@ -1,5 +1,4 @@
 #include <cmath>
-#include <numeric>
 
 #include <ATen/ATen.h>
 #include <catch2/catch.hpp>

@@ -1,5 +1,4 @@
 /// Tensors of libtorch as buffers, and back.
-#include <cstring>
 #include <numeric>
 
 #include <rrfp/torch/tensors.hpp>

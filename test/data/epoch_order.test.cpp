@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 #include <thread>
 
 #include <catch2/catch.hpp>

@@ -2,8 +2,6 @@
 // files.
 #include <catch2/catch.hpp>
 
-#include <algorithm>
-#include <functional>
 #include <memory>
 #include <regex>
 #include <set>

@@ -6,7 +6,6 @@
 #include <sched.h>
 
 #include <csignal>
-#include <functional>
 #include <memory>
 
 #include "eventually.hpp"

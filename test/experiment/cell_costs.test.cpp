@@ -2,7 +2,6 @@
 /// run.
 #include <catch2/catch.hpp>
 
-#include <numeric>
 #include <set>
 
 #include <rrfp/job/plan.hpp>

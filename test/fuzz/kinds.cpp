@@ -3,11 +3,9 @@
 #include <turbojpeg.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <stdexcept>
 
 #include <rrfp/checkpoint/checksum.hpp>
 #include <rrfp/io/parse_json.hpp>

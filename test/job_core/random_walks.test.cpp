@@ -1,7 +1,5 @@
 /// Whatever a driver feeds, a job ends at most once. Whatever the order, the duplicates and the
 /// stale events among correct answers, a job ends as it should.
-#include <algorithm>
-#include <deque>
 #include <random>
 
 #include <catch2/catch.hpp>

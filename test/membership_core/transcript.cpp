@@ -1,6 +1,5 @@
 #include "transcript.hpp"
 
-#include <map>
 #include <string>
 #include <vector>
 

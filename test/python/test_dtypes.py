@@ -3,7 +3,7 @@
 import pytest
 import rrfp
 import torch
-from models import adam, equal, mlp, rows, train_plainly, twin
+from models import adam, equal, mlp, rows, train_plainly
 from test_gradients import WAYS
 from torch import nn
 

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <random>
-#include <regex>
 
 #include <nlohmann/json.hpp>
 

@@ -1,8 +1,6 @@
 /// Files read back as they were written.
 #include "support.hpp"
 
-#include <cstring>
-
 #include "death.hpp"
 
 namespace rrfp::safetensors::test {

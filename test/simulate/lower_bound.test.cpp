@@ -1,5 +1,3 @@
-#include <limits>
-
 #include "support.hpp"
 
 namespace rrfp::simulate {

@@ -1,5 +1,4 @@
 #include <map>
-#include <tuple>
 
 #include "replay.hpp"
 #include "support.hpp"

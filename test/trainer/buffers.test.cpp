@@ -1,5 +1,4 @@
 /// Parts whose forward changes buffers: batch norm over the pipeline equals a plain loop.
-#include <filesystem>
 #include <functional>
 #include <memory>
 

@@ -1,6 +1,5 @@
 /// User-defined weather, transports, optimizers, devices and chunks.
 #include <atomic>
-#include <cmath>
 
 #include <rrfp/core/policy.hpp>
 #include <rrfp/transport/transport.hpp>

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <optional>
 
 #include <ATen/autocast_mode.h>
 #include <torch/nn.h>

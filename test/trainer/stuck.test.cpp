@@ -1,5 +1,4 @@
 /// User functions that do not return: every wait for them has a limit.
-#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>

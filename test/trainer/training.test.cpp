@@ -1,6 +1,5 @@
 /// Training with a pipeline equals a plain loop, to the last bit.
 #include <atomic>
-#include <cstring>
 #include <filesystem>
 #include <thread>
 

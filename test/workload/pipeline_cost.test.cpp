@@ -1,7 +1,5 @@
 #include <catch2/catch.hpp>
 
-#include <numeric>
-
 #include <rrfp/workload/pipeline_cost.hpp>
 #include <rrfp/workload/presets.hpp>
 

@@ -1,7 +1,6 @@
 /// The figures of an experiment that its page shows, computed once.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "../tables.hpp"
