@@ -48,9 +48,23 @@ agreement agreement_of(const std::vector<difference>& differences) {
   return a;
 }
 
+std::vector<agreement> agreements_of(const experiment& e, const std::vector<outcome>& simulated,
+                                     const std::vector<outcome>& measured) {
+  const auto differences = differences_of(e, simulated, measured);
+  std::vector<agreement> all;
+  for (std::size_t r = 0; r < e.runs.size(); ++r) {
+    std::vector<difference> of_run;
+    for (std::size_t i = 0; i < differences.size(); ++i)
+      if (i / e.seeds.size() % e.runs.size() == r) of_run.push_back(differences[i]);
+    all.push_back(agreement_of(of_run));
+  }
+  all.push_back(agreement_of(differences));
+  return all;
+}
+
 std::string agreement_table(const experiment& e, const std::vector<outcome>& simulated,
                             const std::vector<outcome>& measured) {
-  const auto all = differences_of(e, simulated, measured);
+  const auto all = agreements_of(e, simulated, measured);
   apps::table_rows rows{{"run", "median", "median |d|", "p95 |d|", "launch gap", "late tasks",
                          "beyond 3 %", "explained"}};
   const auto line = [&](const std::string& name, const agreement& a) {
@@ -60,13 +74,8 @@ std::string agreement_table(const experiment& e, const std::vector<outcome>& sim
                     percent(a.launch_gap), difference(a.late_tasks),
                     fmt::format("{} of {}", a.disagreeing, a.cells), std::to_string(a.explained)});
   };
-  for (std::size_t r = 0; r < e.runs.size(); ++r) {
-    std::vector<difference> of_run;
-    for (std::size_t i = 0; i < all.size(); ++i)
-      if (i / e.seeds.size() % e.runs.size() == r) of_run.push_back(all[i]);
-    line(e.runs[r].name, agreement_of(of_run));
-  }
-  line("all cells", agreement_of(all));
+  for (std::size_t r = 0; r < e.runs.size(); ++r) line(e.runs[r].name, all[r]);
+  line("all cells", all.back());
   return fmt::format(
       "\nwall clock minus simulator, as a share of the simulator's step, time scale {}\n"
       "(explained: cells beyond 3 % whose launch gaps and late tasks explain it)\n{}",

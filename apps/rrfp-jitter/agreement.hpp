@@ -44,6 +44,10 @@ struct agreement {
 
 agreement agreement_of(const std::vector<difference>& differences);
 
+/// One entry per run, and one over all cells.
+std::vector<agreement> agreements_of(const experiment& e, const std::vector<outcome>& simulated,
+                                     const std::vector<outcome>& measured);
+
 /// One line per run and one over all cells.
 std::string agreement_table(const experiment& e, const std::vector<outcome>& simulated,
                             const std::vector<outcome>& measured);

@@ -11,7 +11,6 @@
 #include <rrfp/base/units.hpp>
 
 #include "../common/table_text.hpp"
-#include "figure_text.hpp"
 
 namespace rrfp::experiment {
 
@@ -19,14 +18,6 @@ namespace {
 
 using apps::table_rows;
 using apps::table_text;
-
-/// The outcomes of one run, one per seed; they are contiguous.
-const outcome* cells_of(const experiment& e, const std::vector<outcome>& outcomes,
-                        std::size_t workload, std::size_t weather, std::size_t run) {
-  RRFP_CHECK(outcomes.size() == e.cells(), "there must be one outcome per cell");
-  const auto number = (workload * e.weathers.size() + weather) * e.runs.size() + run;
-  return outcomes.data() + number * e.seeds.size();
-}
 
 double total_ms(const experiment& e, const outcome* cells) {
   double all = 0;
@@ -44,12 +35,6 @@ double deviation(const std::vector<double>& values) {
   return std::sqrt(squares / (count - 1));
 }
 
-std::string memory_text(const workload_entry& w, std::uint64_t held) {
-  if (w.job.cost.preset.empty()) return "";
-  const auto size = static_cast<double>(held) / gibibyte;
-  return fmt::format("{:.1f}{}", size, size > w.job.machine.memory_gib ? "!" : "");
-}
-
 std::string ms_text(double ms) { return fmt::format("{:.1f}", ms); }
 std::string percent_text(double share, int digits = 1) {
   return fmt::format("{:.{}f} %", 100 * share, digits);
@@ -59,6 +44,33 @@ std::string title_of(const experiment& e, std::size_t workload, std::size_t weat
 }
 
 }  // namespace
+
+const outcome* cells_of(const experiment& e, const std::vector<outcome>& outcomes,
+                        std::size_t workload, std::size_t weather, std::size_t run) {
+  RRFP_CHECK(outcomes.size() == e.cells(), "there must be one outcome per cell");
+  const auto number = (workload * e.weathers.size() + weather) * e.runs.size() + run;
+  return outcomes.data() + number * e.seeds.size();
+}
+
+std::string figure_text(double figure) { return figure > 0 ? fmt::format("{:.2f}", figure) : ""; }
+
+std::string memory_text(const workload_entry& w, std::uint64_t held) {
+  if (w.job.cost.preset.empty()) return "";
+  const auto size = static_cast<double>(held) / gibibyte;
+  return fmt::format("{:.1f}{}", size, size > w.job.machine.memory_gib ? "!" : "");
+}
+
+void paper_score::add(double paper, double ours) {
+  if (paper <= 0) return;
+  paper_log += std::log(paper);
+  ours_log += std::log(ours);
+  reached += ours >= paper ? 1 : 0;
+  ++rows;
+}
+
+std::string paper_score::mean(double logs) const {
+  return fmt::format("{:.2f}", std::exp(logs / rows));
+}
 
 summary summary_of(const experiment& e, const std::vector<outcome>& outcomes, std::size_t workload,
                    std::size_t weather, std::size_t run) {
@@ -216,13 +228,7 @@ std::string paper_table(const experiment& e, const std::vector<outcome>& outcome
         e.weathers[k].name, e.baseline);
     table_rows rows{{"workload", "1F1B s"}};
     for (const auto r : runs) rows[0].push_back(e.runs[r].name);
-    struct score {
-      double paper = 0;
-      double ours = 0;
-      int reached = 0;
-      int rows = 0;
-    };
-    std::vector<score> scores(runs.size());
+    std::vector<paper_score> scores(runs.size());
     for (std::size_t w = 0; w < e.workloads.size(); ++w) {
       const auto& of = e.workloads[w];
       const auto base = summary_of(e, outcomes, w, k, e.run_index(e.baseline));
@@ -233,12 +239,7 @@ std::string paper_table(const experiment& e, const std::vector<outcome>& outcome
         const auto figure = figure_of(of.paper, e.runs[runs[i]].paper);
         rows.back().push_back(fmt::format("{} / {:.2f} ({})", figure_text(figure), s.speed_up,
                                           memory_text(of, s.held_bytes_peak)));
-        if (figure <= 0) continue;
-        auto& all = scores[i];
-        all.paper += std::log(figure);
-        all.ours += std::log(s.speed_up);
-        all.reached += s.speed_up >= figure ? 1 : 0;
-        ++all.rows;
+        scores[i].add(figure, s.speed_up);
       }
     }
     text += table_text(rows);
@@ -247,8 +248,7 @@ std::string paper_table(const experiment& e, const std::vector<outcome>& outcome
       const auto& all = scores[i];
       if (all.rows == 0) continue;
       reached.push_back({e.runs[runs[i]].name, fmt::format("{} of {} rows", all.reached, all.rows),
-                         fmt::format("{:.2f} / {:.2f}", std::exp(all.paper / all.rows),
-                                     std::exp(all.ours / all.rows))});
+                         all.mean(all.paper_log) + " / " + all.mean(all.ours_log)});
     }
     if (reached.size() > 1) text += "\n" + table_text(reached);
   }

@@ -33,6 +33,30 @@ struct summary : figures {
 summary summary_of(const experiment& e, const std::vector<outcome>& outcomes, std::size_t workload,
                    std::size_t weather, std::size_t run);
 
+/// The outcomes of one run, one per seed; they are contiguous.
+const outcome* cells_of(const experiment& e, const std::vector<outcome>& outcomes,
+                        std::size_t workload, std::size_t weather, std::size_t run);
+
+/// "1.56"; empty without a figure.
+std::string figure_text(double figure);
+
+/// The GiB that a device holds, with "!" if it has fewer; empty for a workload that gives only
+/// times.
+std::string memory_text(const workload_entry& w, std::uint64_t held);
+
+/// The paper's speed-ups of one run beside ours, over the workloads for which it has one.
+struct paper_score {
+  double paper_log = 0;
+  double ours_log = 0;
+  int reached = 0;
+  int rows = 0;
+
+  /// `paper`: 0: it has none.
+  void add(double paper, double ours);
+  /// "1.56": the geometric mean by the sum of its logarithms.
+  std::string mean(double logs) const;
+};
+
 /// Every run of every workload in every weather: step time, speed-up over the baseline beside the
 /// paper's, idle share, and the memory held; "!" marks more memory than the device has.
 std::string results_table(const experiment& e, const std::vector<outcome>& outcomes);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <rrfp/base/check.hpp>
-
 namespace rrfp::experiment {
 
 namespace {
@@ -12,20 +10,13 @@ void include(spread& s, double value, bool first) {
   s = first ? spread{value, value} : spread{std::min(s.least, value), std::max(s.most, value)};
 }
 
-/// The outcomes of one run, one per seed; they are contiguous.
-const outcome* seeds_of(const experiment& e, const std::vector<outcome>& outcomes,
-                        std::size_t workload, std::size_t weather, std::size_t run) {
-  return outcomes.data() +
-         ((workload * e.weathers.size() + weather) * e.runs.size() + run) * e.seeds.size();
-}
-
 measured measure(const experiment& e, const std::vector<outcome>& outcomes, std::size_t workload,
                  std::size_t weather, std::size_t run) {
   measured m;
   m.aggregate = summary_of(e, outcomes, workload, weather, run);
   m.paper = figure_of(e.workloads[workload].paper, e.runs[run].paper);
-  const auto* const own = seeds_of(e, outcomes, workload, weather, run);
-  const auto* const baseline = seeds_of(e, outcomes, workload, weather, e.run_index(e.baseline));
+  const auto* const own = cells_of(e, outcomes, workload, weather, run);
+  const auto* const baseline = cells_of(e, outcomes, workload, weather, e.run_index(e.baseline));
   for (std::size_t seed = 0; seed < e.seeds.size(); ++seed) {
     m.launch_gap_ms += own[seed].launch_gap_ms / static_cast<double>(e.seeds.size());
     for (std::size_t step = 0; step < own[seed].step_ms.size(); ++step) {
@@ -45,7 +36,6 @@ page_data::page_data(const experiment& e, const engine_outcomes& made, std::size
       engine_(made.engine),
       workloads_(std::clamp<std::size_t>(rows_max / (e.weathers.size() * e.runs.size()), 1,
                                          e.workloads.size())) {
-  RRFP_CHECK(made.outcomes.size() == e.cells(), "there must be one outcome per cell");
   for (std::size_t w = 0; w < workloads_; ++w)
     for (std::size_t k = 0; k < e.weathers.size(); ++k)
       for (std::size_t r = 0; r < e.runs.size(); ++r)

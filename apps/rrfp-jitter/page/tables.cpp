@@ -9,7 +9,6 @@
 #include <rrfp/io/html.hpp>
 
 #include "../agreement.hpp"
-#include "../figure_text.hpp"
 
 namespace rrfp::experiment {
 
@@ -20,13 +19,10 @@ std::string time_text(double ms) { return fmt::format("{:.{}f}", ms, ms < 10 ? 3
 
 std::string percent(double part) { return fmt::format("{:.1f} %", 100 * part); }
 
-bool is_above(const workload_entry& w, std::uint64_t held) {
-  return static_cast<double>(held) / gibibyte > w.job.machine.memory_gib;
-}
-
-std::string held_text(const workload_entry& w, std::uint64_t held) {
-  return fmt::format("{:.1f}{}", static_cast<double>(held) / gibibyte,
-                     is_above(w, held) ? "!" : "");
+/// A cell with the memory held by a device, marked if it has less.
+void held_cell(html::table& t, const workload_entry& w, std::uint64_t held) {
+  const auto text = memory_text(w, held);
+  t.cell(text, text.ends_with('!') ? "above" : "");
 }
 
 std::string share_bar(const summary& s) {
@@ -85,28 +81,10 @@ std::string workload_table(const page_data& x, std::size_t workload, std::size_t
     if (!has_bytes) continue;
     t.cell(
         fmt::format("{:.1f}", static_cast<double>(m.aggregate.activation_bytes_peak) / gibibyte));
-    t.cell(held_text(w, m.aggregate.held_bytes_peak),
-           is_above(w, m.aggregate.held_bytes_peak) ? "above" : "");
+    held_cell(t, w, m.aggregate.held_bytes_peak);
   }
   return t.finish();
 }
-
-/// Our results relative to the paper's figures.
-struct score {
-  double paper_log = 0;
-  double ours_log = 0;
-  int reached = 0;
-  int rows = 0;
-
-  void add(const measured& m) {
-    if (m.paper <= 0) return;
-    paper_log += std::log(m.paper);
-    ours_log += std::log(m.aggregate.speed_up);
-    reached += m.aggregate.speed_up >= m.paper ? 1 : 0;
-    ++rows;
-  }
-  std::string mean(double logs) const { return fmt::format("{:.2f}", std::exp(logs / rows)); }
-};
 
 /// The paper's figure, if given, and ours.
 std::string beside(const std::string& paper, const std::string& ours) {
@@ -130,7 +108,7 @@ std::string paper_rows(const page_data& x, std::size_t weather) {
     t.head(e.runs[r].name);
     t.head("GiB");
   }
-  std::vector<score> scores(runs.size());
+  std::vector<paper_score> scores(runs.size());
   for (std::size_t w = 0; w < x.workloads(); ++w) {
     const auto& of = e.workloads[w];
     t.row(of.name);
@@ -139,9 +117,8 @@ std::string paper_rows(const page_data& x, std::size_t weather) {
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const auto& m = x.at(w, weather, runs[i]);
       t.cell(beside(figure_text(m.paper), fmt::format("{:.2f}", m.aggregate.speed_up)), verdict(m));
-      t.cell(of.job.cost.preset.empty() ? "" : held_text(of, m.aggregate.held_bytes_peak),
-             is_above(of, m.aggregate.held_bytes_peak) ? "above" : "");
-      scores[i].add(m);
+      held_cell(t, of, m.aggregate.held_bytes_peak);
+      scores[i].add(m.paper, m.aggregate.speed_up);
     }
   }
   t.row("geometric mean", "sum");
@@ -170,7 +147,7 @@ std::string workload_tables(const page_data& x, std::size_t weather) {
 
 std::string agreement_rows(const experiment& e, const std::vector<outcome>& simulated,
                            const std::vector<outcome>& measured) {
-  const auto all = differences_of(e, simulated, measured);
+  const auto all = agreements_of(e, simulated, measured);
   const auto beyond = fmt::format("beyond {:.0f} %", 100 * agreed);
   html::table t{
       "",
@@ -183,13 +160,9 @@ std::string agreement_rows(const experiment& e, const std::vector<outcome>& simu
     t.cell(fmt::format("{} of {}", a.disagreeing, a.cells));
     t.cell(std::to_string(a.explained));
   };
-  for (std::size_t r = 0; r < e.runs.size(); ++r) {
-    std::vector<difference> of_run;
-    for (std::size_t i = 0; i < all.size(); ++i)
-      if (i / e.seeds.size() % e.runs.size() == r) of_run.push_back(all[i]);
-    row(e.runs[r].name, fmt::format("run r{}", r), agreement_of(of_run));
-  }
-  row("all cells", "sum", agreement_of(all));
+  for (std::size_t r = 0; r < e.runs.size(); ++r)
+    row(e.runs[r].name, fmt::format("run r{}", r), all[r]);
+  row("all cells", "sum", all.back());
   return t.finish();
 }
 
