@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
+
+#include <rrfp/membership/launch_environment.hpp>
 
 namespace rrfp::apps {
 
@@ -19,13 +20,8 @@ struct command_options {
   double decode_s = 60;               ///< check: time limit for decoding images
 };
 
-/// The node's number and the rendezvous; the environment supplies what is not given.
 struct join_options {
-  std::optional<std::uint32_t> nodes;
-  std::optional<std::uint32_t> node_rank;
-  std::optional<std::string> rendezvous;  ///< HOST:PORT
-  std::optional<std::string> master_host;
-  std::optional<std::uint16_t> master_port;
+  actors::launch_arguments place;  ///< the environment supplies what is not given
   int rendezvous_fd = -1;  ///< a listening socket, inherited from the launcher
   int key_fd = -1;         ///< the key of the run, inherited from the launcher
   bool launched = false;   ///< started by the launcher, which reports for the nodes

@@ -18,8 +18,7 @@ namespace rrfp::apps {
 int join_command(const command_options& options, const join_options& join) {
   interrupt_watch interrupts;
   const auto place = actors::resolve_launch(
-      {join.nodes, join.node_rank, join.rendezvous, join.master_host, join.master_port},
-      [](const char* name) -> const char* { return std::getenv(name); });
+      join.place, [](const char* name) -> const char* { return std::getenv(name); });
   if (!place) return end_with(place.failure());
   if (!place->has_nodes)
     return end_with(

@@ -58,14 +58,15 @@ void add_nodes(CLI::App& command, apps::command_options& options, const std::str
       ->capture_default_str();
 }
 
-void add_place(CLI::App& command, apps::join_options& place) {
+void add_place(CLI::App& command, apps::join_options& options) {
+  auto& place = options.place;
   command
       .add_option("--nnodes", place.nodes,
                   "Number of nodes (else the variable WORLD_SIZE, NNODES,\n"
                   "GROUP_WORLD_SIZE, PET_NNODES or SLURM_NNODES)")
       ->check(apps::between(1, 4096));
   command
-      .add_option("--node-rank,--node_rank", place.node_rank,
+      .add_option("--node-rank,--node_rank", place.node,
                   "Number of this node, from 0 (else RANK, NODE_RANK,\n"
                   "GROUP_RANK, PET_NODE_RANK or SLURM_NODEID)")
       ->check(apps::between(0, 4095));
@@ -83,9 +84,9 @@ void add_place(CLI::App& command, apps::join_options& place) {
                   "The PORT of --rendezvous alone")
       ->check(apps::between(1, 65535))
       ->excludes(rendezvous);
-  command.add_option("--rendezvous-fd", place.rendezvous_fd)->group("");
-  command.add_option("--key-fd", place.key_fd)->group("");
-  command.add_flag("--launched", place.launched)->group("");
+  command.add_option("--rendezvous-fd", options.rendezvous_fd)->group("");
+  command.add_option("--key-fd", options.key_fd)->group("");
+  command.add_flag("--launched", options.launched)->group("");
 }
 
 void add_export(CLI::App& command, apps::export_options& options) {
@@ -157,11 +158,11 @@ int run(int argc, char** argv) {
   add_outputs(*run_job, options);
   add_nodes(*run_job, options, ". With --metrics, node N serves on\nPORT+N");
 
-  apps::join_options place;
+  apps::join_options seat;
   auto* const join = app.add_subcommand("join", "Train the job as one of several nodes");
   add_job(*join, options);
   add_outputs(*join, options);
-  add_place(*join, place);
+  add_place(*join, seat);
 
   auto* const check = app.add_subcommand("check", "Validate the job and print the plan");
   add_check(*check, options);
@@ -182,7 +183,7 @@ int run(int argc, char** argv) {
 
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
   if (run_job->parsed()) return apps::run_command(options);
-  if (join->parsed()) return apps::join_command(options, place);
+  if (join->parsed()) return apps::join_command(options, seat);
   if (check->parsed()) return apps::check_command(options);
   if (export_model->parsed()) return apps::export_command(exported);
   if (init->parsed()) {

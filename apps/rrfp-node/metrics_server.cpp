@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <stop_token>
@@ -43,42 +44,25 @@ struct reply {
   std::string body;
 };
 
-/// A page about the current run.
-class page {
- public:
-  virtual ~page() = default;
-  virtual reply render() const = 0;
-};
+/// Renders a page about the current run.
+using page = std::function<reply()>;
 
-class metrics_page final : public page {
- public:
-  metrics_page(node_id node, const metrics::board& board) : node_(node), board_(board) {}
-
-  reply render() const override {
-    const auto run = board_.current();
+page metrics_page(node_id node, const metrics::board& board) {
+  return [node, &board]() -> reply {
+    const auto run = board.current();
     return {200, "OK", metrics::prometheus_content_type,
-            metrics::prometheus_text(node_, RRFP_VERSION, run.get(), metrics::steady_now())};
-  }
+            metrics::prometheus_text(node, RRFP_VERSION, run.get(), metrics::steady_now())};
+  };
+}
 
- private:
-  const node_id node_;
-  const metrics::board& board_;
-};
-
-class health_page final : public page {
- public:
-  explicit health_page(const metrics::board& board) : board_(board) {}
-
-  reply render() const override {
-    const auto run = board_.current();
+page health_page(const metrics::board& board) {
+  return [&board]() -> reply {
+    const auto run = board.current();
     const auto health = metrics::health_of(run.get(), metrics::steady_now());
     return {health.good ? 200 : 503, health.good ? "OK" : "Service Unavailable",
             "text/plain; charset=utf-8", health.why + "\n"};
-  }
-
- private:
-  const metrics::board& board_;
-};
+  };
+}
 
 /// Answers GET, and HEAD, which is GET without the body; refuses all other methods. `requested` is
 /// the page.
@@ -86,7 +70,7 @@ int handle_request(mg_connection* connection, void* requested) {
   const std::string_view method = mg_get_request_info(connection)->request_method;
   const bool is_head = method == "HEAD";
   const bool is_read = is_head || method == "GET";
-  const auto r = is_read ? static_cast<const page*>(requested)->render()
+  const auto r = is_read ? (*static_cast<const page*>(requested))()
                          : reply{405, "Method Not Allowed", "text/plain; charset=utf-8",
                                  "expected GET or HEAD\n"};
   mg_printf(connection,
@@ -180,7 +164,7 @@ status check_free(const http_address& at) { return try_listening(at).listened; }
 class metrics_server::impl {
  public:
   impl(http_address at, node_id node, const metrics::board& board)
-      : at_(std::move(at)), metrics_(node, board), health_(board) {}
+      : at_(std::move(at)), metrics_(metrics_page(node, board)), health_(health_page(board)) {}
 
   attempt start() {
     if (auto a = try_listening(at_); !a.listened) return a;
@@ -207,8 +191,8 @@ class metrics_server::impl {
 
  private:
   const http_address at_;
-  metrics_page metrics_;
-  health_page health_;
+  page metrics_;
+  page health_;
   std::optional<server> server_;  // after the pages, which its threads use
   std::jthread waiting_;          // last: it starts the server
 };
