@@ -267,9 +267,9 @@ class runtime {
   }
   /// Also after the end.
   std::string timeline(std::optional<std::uint64_t> step) {
-    return timeline_of(trace_.get(), "a pipeline", step);
+    return timeline_of(trace_.get(), step);
   }
-  void write_trace(const std::string& path) { python::write_trace(trace_.get(), "a pipeline", path); }
+  void write_trace(const std::string& path) { python::write_trace(trace_.get(), path); }
 
   py::dict finish() {
     auto& loop = open();

@@ -129,7 +129,7 @@ class TransformerPart(torch.nn.Module):
             layers[self.first - 1].arrived = hidden
         output = self.model(**kwargs, use_cache=False)
         if self.is_last:
-            result = output.logits if hasattr(output, "logits") else output[0]
+            result = _logits_of(output)
         else:
             result = layers[self.end].passed
         for layer in layers:
