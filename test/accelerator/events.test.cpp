@@ -5,6 +5,7 @@
 
 #include <rrfp/accelerator/event_poller.hpp>
 
+#include "eventually.hpp"
 #include "fake_platform.hpp"
 
 namespace rrfp::accelerator {
@@ -12,6 +13,7 @@ namespace rrfp::accelerator {
 namespace {
 
 using namespace std::chrono_literals;
+using rrfp::test::eventually;
 using test::fake_event;
 
 /// A pool that records the events it made.
@@ -23,12 +25,6 @@ struct known_events {
     return std::unique_ptr<event>{std::move(e)};
   });
 };
-
-template <class Condition>
-bool soon(Condition holds) {
-  for (int i = 0; i < 5000 && !holds(); ++i) std::this_thread::sleep_for(1ms);
-  return holds();
-}
 
 }  // namespace
 
@@ -72,11 +68,11 @@ TEST_CASE("the events of a queue complete in order") {
     CHECK(known.made[2]->queries == 0);
   }
   known.made[0]->done = true;
-  CHECK(soon([&] {
+  CHECK(eventually([&] {
     const std::lock_guard lock{mutex};
     return done == std::vector<int>{0, 1, 2};
   }));
-  CHECK(soon([&] { return known.pool->unused() == 3; }));
+  CHECK(eventually([&] { return known.pool->unused() == 3; }));
 }
 
 TEST_CASE("a waiting queue does not block the others") {
@@ -139,7 +135,7 @@ TEST_CASE("an idle poller queries nothing, and a poller can be destroyed with pe
   {
     event_poller poller{0us};
     poller.watch(poller.open_queue(), known.pool->take().value(), [](const status&) {});
-    CHECK(soon([&] { return known.made[0]->queries > 2; }));
+    CHECK(eventually([&] { return known.made[0]->queries > 2; }));
   }
   const auto asked = known.made[0]->queries.load();
   std::this_thread::sleep_for(2ms);

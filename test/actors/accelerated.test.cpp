@@ -9,6 +9,7 @@
 #include <rrfp/torch_actors/accelerated_device.hpp>
 #include <rrfp/torch_actors/accelerated_ranks.hpp>
 
+#include "eventually.hpp"
 #include "fake_platform.hpp"
 #include "small_session.hpp"
 
@@ -22,6 +23,7 @@ using namespace std::chrono_literals;
 using accelerator::test::fake_lane;
 using accelerator::test::fake_platform;
 using Catch::Matchers::Contains;
+using rrfp::test::eventually;
 
 const pipeline_shape two_stages{2, 1, 4, placement::linear};
 
@@ -37,12 +39,6 @@ struct one_device {
   std::shared_ptr<fake_lane> lane;
   accelerated_device device;
 };
-
-template <class Condition>
-bool soon(Condition holds) {
-  for (int i = 0; i < 5000 && !holds(); ++i) std::this_thread::sleep_for(1ms);
-  return holds();
-}
 
 session_setup setup_on(std::shared_ptr<fake_platform> platform, const test::choice_of_run& c) {
   auto setup = test::small_setup(c, compute::test::small_model(), compute::test::small_train());
@@ -77,19 +73,19 @@ TEST_CASE("launches queue on the device and end in order, when the device report
           if (o.outcome.ok() && o.busy) ended.push_back(i);
         });
   // All launches are in the stream before the first one ends.
-  CHECK(soon([&] { return d.lane->recorded() == 3; }));
+  CHECK(eventually([&] { return d.lane->recorded() == 3; }));
   CHECK(begun == 3);
   {
     const std::lock_guard lock{mutex};
     CHECK(ended.empty());
   }
   d.lane->finish(1);
-  CHECK(soon([&] {
+  CHECK(eventually([&] {
     const std::lock_guard lock{mutex};
     return ended == std::vector<int>{0, 1};
   }));
   d.lane->finish(2);
-  CHECK(soon([&] {
+  CHECK(eventually([&] {
     const std::lock_guard lock{mutex};
     return ended.size() == 3;
   }));
@@ -126,7 +122,7 @@ TEST_CASE("a stopped device ends no launch and accepts no more work") {
   one_device d{true};
   std::atomic<bool> called = false;
   d.device.occupy([] { return 0ns; }, [&](const occupancy&) { called = true; });
-  CHECK(soon([&] { return d.lane->recorded() == 1; }));
+  CHECK(eventually([&] { return d.lane->recorded() == 1; }));
   d.device.stop();
   d.lane->finish(0);
   d.device.post([&] { called = true; });

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "program.hpp"
+#include "refused.hpp"
 
 #include <unistd.h>
 
@@ -19,14 +20,6 @@ struct wrong {
   std::vector<std::string> settings;
   std::vector<std::string> expected;
 };
-
-void require_refused(const outcome& o, const std::vector<std::string>& expected) {
-  INFO(o.err);
-  CHECK(o.code == 2);
-  CHECK(o.out.empty());
-  CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
-  for (const auto& text : expected) CHECK_THAT(o.err, Contains(text));
-}
 
 }  // namespace
 

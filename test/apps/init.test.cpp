@@ -1,10 +1,10 @@
 // A job file from `init` passes `check` and trains; init never overwrites a file.
 #include <catch2/catch.hpp>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "program.hpp"
+#include "refused.hpp"
 
 namespace {
 
@@ -26,14 +26,6 @@ void require_trains(const std::string& file, std::vector<std::string> settings =
   INFO(ran.out << ran.err);
   REQUIRE(ran.code == 0);
   CHECK_THAT(ran.out, Contains("weights"));
-}
-
-void require_refused(const outcome& o, const std::vector<std::string>& expected) {
-  INFO(o.err);
-  CHECK(o.code == 2);
-  CHECK(o.out.empty());
-  CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
-  for (const auto& text : expected) CHECK_THAT(o.err, Contains(text));
 }
 
 void write_tokens(const std::string& stem) {

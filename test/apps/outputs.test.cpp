@@ -1,9 +1,9 @@
 /// Failing outputs and system limits: no training ends without a message.
 #include <sys/mman.h>
-#include <sys/mount.h>
 
 #include "json_lines.hpp"
 #include "small_job.hpp"
+#include "tiny_disk.hpp"
 
 #include "../../apps/common/program.hpp"
 
@@ -15,33 +15,6 @@ using namespace rrfp::test;
 using Catch::Matchers::Contains;
 
 const std::string sixteen = RRFP_SOURCE "/apps/jobs/sixteen_stages.toml";
-
-/// A file system of a few kilobytes.
-class tiny_disk {
- public:
-  tiny_disk(std::string at, const char* options) : at_(std::move(at)) {
-    std::filesystem::create_directory(at_);
-    mounted_ = ::mount("tmpfs", at_.c_str(), "tmpfs", 0, options) == 0;
-  }
-  tiny_disk(const tiny_disk&) = delete;
-  tiny_disk& operator=(const tiny_disk&) = delete;
-  ~tiny_disk() {
-    if (mounted_) ::umount2(at_.c_str(), MNT_DETACH);
-  }
-  bool is_mounted() const {
-    if (!mounted_) WARN("skipped: no tmpfs can be mounted here");
-    return mounted_;
-  }
-
- private:
-  std::string at_;
-  bool mounted_ = false;
-};
-
-std::size_t files_in(const std::string& folder) {
-  const std::filesystem::directory_iterator all{folder};
-  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
-}
 
 }  // namespace
 
@@ -151,7 +124,7 @@ TEST_CASE("a full disk leaves no part of a file, and exit code 1") {
     INFO(arguments[0] << " " << arguments[3] << ": " << o.err);
     CHECK(o.code == 1);
     CHECK_THAT(o.err, Contains("/disk/") && Contains("No space left on device"));
-    CHECK(files_in(full) == 0);
+    CHECK(count_files(full) == 0);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "json_lines.hpp"
 #include "program.hpp"
+#include "refused.hpp"
 
 namespace {
 
@@ -40,14 +41,6 @@ outcome run_jitter(const std::vector<std::string>& arguments) {
   auto o = run_program(all);
   INFO(o.out << o.err);
   return o;
-}
-
-void require_refused(const outcome& o, const std::vector<std::string>& expected) {
-  INFO(o.err);
-  CHECK(o.code == 2);
-  CHECK(o.out.empty());
-  CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
-  for (const auto& text : expected) CHECK_THAT(o.err, Contains(text));
 }
 
 std::size_t count_lines(const std::string& file) {

@@ -10,11 +10,6 @@ namespace {
 using namespace rrfp::test;
 using Catch::Matchers::Contains;
 
-std::size_t files_in(const std::string& folder) {
-  const std::filesystem::directory_iterator all{folder};
-  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
-}
-
 }  // namespace
 
 TEST_CASE("rrfp-shapes writes lines and pictures; the same arguments give the same files") {
@@ -26,7 +21,7 @@ TEST_CASE("rrfp-shapes writes lines and pictures; the same arguments give the sa
   CHECK(o.out == "20 samples: " + first + "/train.jsonl\n");
   const auto lines = text_of(first + "/train.jsonl");
   CHECK(std::count(lines.begin(), lines.end(), '\n') == 20);
-  CHECK(files_in(first + "/images") > 10);
+  CHECK(count_files(first + "/images") > 10);
   REQUIRE(run_program({RRFP_SHAPES, folder / "again", "--samples", "20", "--seed", "3"}).code == 0);
   CHECK(text_of(folder / "again/train.jsonl") == lines);
   REQUIRE(run_program({RRFP_SHAPES, folder / "other", "--samples", "20", "--seed", "4"}).code == 0);
@@ -49,7 +44,7 @@ TEST_CASE("rrfp-shapes refuses bad input") {
   check({folder / "new", "--samples", "0"}, "--samples");
   check({folder / "new", "--patch", "0"}, "--patch");
   check({}, "folder");
-  CHECK(files_in(folder / "") == 1);
+  CHECK(count_files(folder / "") == 1);
   const auto help = run_program({RRFP_SHAPES, "--help"});
   CHECK(help.code == 0);
   CHECK_THAT(help.out, Contains("--samples") && Contains("--seed") && Contains("--patch"));

@@ -50,7 +50,6 @@ class job {
   microbatch_shares draw_shares(step_id step) const;
   bool go_on_from(const std::string& written);
   void answer(job_event::any e) { answer_ = std::move(e); }
-  void save_has_ended(const std::string& failure);
 
   void carry_out(const job_action::restore_state&);
   void carry_out(const job_action::begin_step& a);

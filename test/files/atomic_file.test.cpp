@@ -8,13 +8,9 @@
 namespace rrfp::files {
 namespace {
 
+using test::count_files;
 using test::scratch_folder;
 using test::text_of;
-
-std::size_t files_in(const std::string& folder) {
-  const std::filesystem::directory_iterator all{folder};
-  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
-}
 
 status write(atomic_file& to, std::string_view text) {
   return to.write(std::as_bytes(std::span{text}));
@@ -33,7 +29,7 @@ TEST_CASE("two atomic files for one path do not collide before the commit") {
   CHECK(text_of(path) == "first");
   REQUIRE(second->commit());
   CHECK(text_of(path) == "second");
-  CHECK(files_in(folder / "") == 1);
+  CHECK(count_files(folder / "") == 1);
 }
 
 TEST_CASE("an existing file with the temporary name is not touched") {
@@ -61,7 +57,7 @@ TEST_CASE(
   REQUIRE(write_unsynced(path, "short"));
   REQUIRE(sync_file(path));
   CHECK(text_of(path) == "short");
-  CHECK(files_in(folder / "") == 1);
+  CHECK(count_files(folder / "") == 1);
   const auto lost = folder / "none/x";
   CHECK(write_unsynced(lost, "text").message() ==
         lost + ": cannot write: No such file or directory");
@@ -73,7 +69,7 @@ TEST_CASE(
 TEST_CASE("check_writable() leaves no file behind") {
   const scratch_folder folder;
   CHECK(check_writable(folder / "x"));
-  CHECK(files_in(folder / "") == 0);
+  CHECK(count_files(folder / "") == 0);
   std::ofstream{folder / "x"} << "old";
   CHECK(check_writable(folder / "x"));
   CHECK(text_of(folder / "x") == "old");

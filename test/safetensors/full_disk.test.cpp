@@ -2,7 +2,6 @@
 /// the limit on a file's size.
 #include "support.hpp"
 
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +9,8 @@
 #include <csignal>
 
 #include <rrfp/safetensors/sharded_writer.hpp>
+
+#include "tiny_disk.hpp"
 
 namespace rrfp::safetensors::test {
 namespace {
@@ -39,24 +40,6 @@ std::string said_with_limit(rlim_t bytes, Work work) {
   return text;
 }
 
-class tiny_disk {
- public:
-  explicit tiny_disk(std::string at) : at_(std::move(at)) {
-    std::filesystem::create_directory(at_);
-    mounted_ = ::mount("tmpfs", at_.c_str(), "tmpfs", 0, "size=64k") == 0;
-  }
-  tiny_disk(const tiny_disk&) = delete;
-  tiny_disk& operator=(const tiny_disk&) = delete;
-  ~tiny_disk() {
-    if (mounted_) ::umount2(at_.c_str(), MNT_DETACH);
-  }
-  bool is_there() const { return mounted_; }
-
- private:
-  std::string at_;
-  bool mounted_ = false;
-};
-
 TEST_CASE("A failed write is an error and leaves the old file unchanged") {
   const scratch_folder folder;
   const auto path = folder / "x.safetensors";
@@ -74,11 +57,8 @@ TEST_CASE("A failed write is an error and leaves the old file unchanged") {
 
 TEST_CASE("A full disk is an error and leaves the old file unchanged") {
   const scratch_folder folder;
-  const tiny_disk disk{folder / "disk"};
-  if (!disk.is_there()) {
-    WARN("skipped: no tmpfs can be mounted here");
-    return;
-  }
+  const rrfp::test::tiny_disk disk{folder / "disk", "size=64k"};
+  if (!disk.is_mounted()) return;
   const auto path = folder / "disk/x.safetensors";
   REQUIRE(write_all(path, {{"old", dtype::uint8, {1000}}}) == "");
   CHECK(write_all(path, {{"a", dtype::float32, {100, 1000}}}) ==

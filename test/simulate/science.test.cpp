@@ -4,8 +4,6 @@
 /// An event simulation of the same hints that shares no code with this one gave, for 10 seeds, BFW
 /// with 2p slots 1.451 (exponential messages), 1.490 (log-normal) and 1.410 (constant); BF at
 /// 1F1B's memory 0.951, 0.955 and 0.939.
-#include <rrfp/policies/registry.hpp>
-
 #include "support.hpp"
 
 namespace rrfp::simulate {
@@ -38,15 +36,6 @@ double total_ms(const plan& p, const weather::conditions& jitter) {
   return total;
 }
 
-plan plan_of(std::string_view name, dispatch_mode mode, const pipeline_shape& shape = sixteen) {
-  const auto set = policies::registry().make(name, shape);
-  REQUIRE(set.ok());
-  plan p;
-  p.shape = shape;
-  p.rule = {[set = *set](const pipeline_shape&, stage_id s) { return set->make(s); }, mode};
-  return p;
-}
-
 gains gains_with(weather::link_jitter link, double sigma) {
   weather::conditions jitter;
   jitter.compute = weather::compute_jitter::lognormal;
@@ -55,9 +44,9 @@ gains gains_with(weather::link_jitter link, double sigma) {
   jitter.link_sigma = sigma;
   jitter.link_mean_ms = 0.3;
   const auto& shape = sixteen;
-  const auto baseline = total_ms(plan_of("one_f_one_b", dispatch_mode::in_order), jitter);
-  auto bfw = plan_of("bfw", dispatch_mode::ready);
-  auto bf = plan_of("bf", dispatch_mode::ready);
+  const auto baseline = total_ms(plan_of("one_f_one_b", dispatch_mode::in_order, sixteen), jitter);
+  auto bfw = plan_of("bfw", dispatch_mode::ready, sixteen);
+  auto bf = plan_of("bf", dispatch_mode::ready, sixteen);
   bf.limit.slots = bfw.limit.slots = 2 * shape.stages;
   gains g;
   g.bfw_2p = baseline / total_ms(bfw, jitter);
@@ -94,11 +83,11 @@ TEST_CASE("BFW with 2p slots gains about 1.45 over in-order 1F1B on the same tra
 
 TEST_CASE("without jitter, BF with 2p slots is exactly 1F1B, and BFW fills its bubbles") {
   const stage_costs calm{sixteen, {}};
-  const auto baseline = run_well(plan_of("one_f_one_b", dispatch_mode::in_order), calm);
+  const auto baseline = run_well(plan_of("one_f_one_b", dispatch_mode::in_order, sixteen), calm);
   CHECK(baseline.makespan == (64 + 15) * 3'000'000);
   CHECK(baseline.lower_bound == baseline.makespan);
-  auto bf = plan_of("bf", dispatch_mode::ready);
-  auto bfw = plan_of("bfw", dispatch_mode::ready);
+  auto bf = plan_of("bf", dispatch_mode::ready, sixteen);
+  auto bfw = plan_of("bfw", dispatch_mode::ready, sixteen);
   bf.limit.slots = bfw.limit.slots = 2 * sixteen.stages;
   CHECK(run_well(bf, calm).makespan == baseline.makespan);
   const auto filled = run_well(bfw, calm);
@@ -113,15 +102,15 @@ TEST_CASE("at equal memory BFW+ gains over BFW, and more on a V whose chunks are
   jitter.compute_sigma = 0.3;
   jitter.link = weather::link_jitter::exponential;
   jitter.link_mean_ms = 0.1;
-  auto bfw = plan_of("bfw", dispatch_mode::ready);
-  auto plus = plan_of("bfw_plus", dispatch_mode::ready);
+  auto bfw = plan_of("bfw", dispatch_mode::ready, sixteen);
+  auto plus = plan_of("bfw_plus", dispatch_mode::ready, sixteen);
   bfw.limit.slots = plus.limit.slots = 16;
   const auto baseline = total_ms(bfw, jitter);
   CHECK(baseline / total_ms(plus, jitter) > 1.04);
   plus.rule.weight_pieces = 1;
   CHECK(baseline / total_ms(plus, jitter) > 1.01);
 
-  auto early = plan_of("bfw_plus", dispatch_mode::ready);
+  auto early = plan_of("bfw_plus", dispatch_mode::ready, sixteen);
   early.limit.slots = 16;
   early.rule.early_forwards = 32;
   CHECK(total_ms(plus, jitter) / total_ms(early, jitter) > 1.02);

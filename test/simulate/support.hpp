@@ -11,6 +11,7 @@
 #include <catch2/catch.hpp>
 
 #include <rrfp/core/sequence.hpp>
+#include <rrfp/policies/registry.hpp>
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/simulate/stage_costs.hpp>
 
@@ -49,6 +50,16 @@ inline plan ready_plan(const hint_table& hint) {
   const auto shared = std::make_shared<const hint_table>(hint);
   p.rule = {
       [shared](const pipeline_shape&, stage_id) { return std::make_unique<table_policy>(shared); }};
+  return p;
+}
+
+/// All stages use the policy of this name.
+inline plan plan_of(std::string_view name, dispatch_mode mode, const pipeline_shape& shape) {
+  const auto set = policies::registry().make(name, shape);
+  REQUIRE(set.ok());
+  plan p;
+  p.shape = shape;
+  p.rule = {[set = *set](const pipeline_shape&, stage_id s) { return set->make(s); }, mode};
   return p;
 }
 

@@ -2,7 +2,6 @@
 /// theorem 6.1 and corollary C.2), with the real policies on the simulator.
 #include <algorithm>
 
-#include <rrfp/policies/registry.hpp>
 #include <rrfp/simulate/keyed_random.hpp>
 
 #include "support.hpp"
@@ -12,15 +11,6 @@ namespace rrfp::simulate {
 using namespace testing;
 
 namespace {
-
-plan plan_of(std::string_view name, dispatch_mode mode, const pipeline_shape& shape) {
-  const auto set = policies::registry().make(name, shape);
-  REQUIRE(set.ok());
-  plan p;
-  p.shape = shape;
-  p.rule = {[set = *set](const pipeline_shape&, stage_id s) { return set->make(s); }, mode};
-  return p;
-}
 
 /// Durations of F and of the fused backward by stage and microbatch; messages take no time.
 struct durations {

@@ -47,6 +47,12 @@ inline std::string text_of(const std::string& file) {
   return text.str();
 }
 
+/// Also folders.
+inline std::size_t count_files(const std::string& folder) {
+  const std::filesystem::directory_iterator all{folder};
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
 struct outcome {
   int code = -1;  ///< exit code, or 128 + signal
   std::string out;

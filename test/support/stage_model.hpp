@@ -118,7 +118,6 @@ class stage_model {
     return static_cast<std::uint32_t>(begun_ ? ranked_.size() - launches_ : 0);
   }
   std::size_t outstanding() const { return queue_.size(); }
-  const std::vector<task>& ranked_tasks() const { return ranked_; }
 
   memory_use memory() const {
     memory_use use;
