@@ -1,3 +1,4 @@
+#include <functional>
 #include <limits>
 
 #include <rrfp/base/check.hpp>
@@ -11,12 +12,14 @@ namespace {
 
 using weather::mix;
 
+/// The rank of a task whose original policy is this one.
+using rank_function = std::function<std::uint64_t(const policy&, const task&)>;
+
 /// Splits backwards as `base` does, and ranks all tasks in one lane by `rank_of`.
-template <class RankOf>
 class one_lane final : public policy {
  public:
-  one_lane(std::string_view name, std::unique_ptr<policy> base, RankOf rank_of)
-      : name_(name), base_(std::move(base)), rank_of_(rank_of) {}
+  one_lane(std::string_view name, std::unique_ptr<policy> base, rank_function rank_of)
+      : name_(name), base_(std::move(base)), rank_of_(std::move(rank_of)) {}
 
   std::string_view name() const override { return name_; }
   task_kind backward_of(microbatch_id mb, chunk_id chunk) const override {
@@ -30,42 +33,37 @@ class one_lane final : public policy {
  private:
   const std::string_view name_;
   const std::unique_ptr<policy> base_;
-  const RankOf rank_of_;
+  const rank_function rank_of_;
 };
 
-/// MakeRank returns the RankOf of a stage.
-template <class MakeRank>
+/// The function of a stage.
+using rank_function_maker = std::function<rank_function(stage_id)>;
+
 class distorted_set final : public policy_set {
  public:
-  distorted_set(std::string name, std::shared_ptr<const policy_set> base, MakeRank make_rank)
-      : name_(std::move(name)), base_(std::move(base)), make_rank_(make_rank) {}
+  distorted_set(std::string_view how, std::shared_ptr<const policy_set> base,
+                rank_function_maker make_rank)
+      : base_(std::move(base)), make_rank_(std::move(make_rank)) {
+    RRFP_CHECK(base_ != nullptr, "base must not be null");
+    name_ = std::string{how} + " " + std::string{base_->name()};
+  }
 
   std::string_view name() const override { return name_; }
   std::unique_ptr<policy> make(stage_id stage) const override {
-    const auto rank_of = make_rank_(stage);
-    return std::make_unique<one_lane<decltype(rank_of)>>(name_, base_->make(stage), rank_of);
+    return std::make_unique<one_lane>(name_, base_->make(stage), make_rank_(stage));
   }
   const std::vector<sequence>* sequences() const override { return nullptr; }
 
  private:
-  const std::string name_;
   const std::shared_ptr<const policy_set> base_;
-  const MakeRank make_rank_;
+  const rank_function_maker make_rank_;
+  std::string name_;
 };
-
-template <class MakeRank>
-std::shared_ptr<const policy_set> distort(std::string_view how,
-                                          std::shared_ptr<const policy_set> base,
-                                          MakeRank make_rank) {
-  RRFP_CHECK(base != nullptr, "base must not be null");
-  auto name = std::string{how} + " " + std::string{base->name()};
-  return std::make_shared<distorted_set<MakeRank>>(std::move(name), std::move(base), make_rank);
-}
 
 }  // namespace
 
 std::shared_ptr<const policy_set> make_reversed(std::shared_ptr<const policy_set> base) {
-  return distort("reversed", std::move(base), [](stage_id) {
+  return std::make_shared<distorted_set>("reversed", std::move(base), [](stage_id) {
     return [](const policy& of, const task& t) {
       // The last lane comes first, and within a lane the last task.
       constexpr auto lane_size = std::numeric_limits<std::uint64_t>::max() / lanes_max;
@@ -77,7 +75,7 @@ std::shared_ptr<const policy_set> make_reversed(std::shared_ptr<const policy_set
 
 std::shared_ptr<const policy_set> make_shuffled(std::shared_ptr<const policy_set> base,
                                                 std::uint64_t seed) {
-  return distort("shuffled", std::move(base), [seed](stage_id stage) {
+  return std::make_shared<distorted_set>("shuffled", std::move(base), [seed](stage_id stage) {
     return [key = mix(seed + 0x9e3779b97f4a7c15U * (stage.value() + 1))](const policy&,
                                                                          const task& t) {
       const auto kind = static_cast<std::uint64_t>(t.kind);
