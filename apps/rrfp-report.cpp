@@ -66,22 +66,26 @@ result<std::vector<report::traced_run>> read_runs(const options& wanted,
   return runs;
 }
 
+std::string titles_of(const std::vector<report::traced_run>& runs) {
+  std::string all;
+  for (const auto& run : runs) all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", run.title);
+  return all;
+}
+
 /// The runs with these titles, in this order; all runs if there are no titles.
 result<std::vector<report::traced_run>> choose(std::vector<report::traced_run> runs,
                                                const std::vector<std::string>& titles) {
-  std::string all;
-  for (const auto& run : runs) all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", run.title);
   if (titles.empty()) {
     if (runs.size() <= runs_max) return runs;
     return error{fmt::format("expected at most {} runs, got {}: choose with --run from {}",
-                             runs_max, runs.size(), all)};
+                             runs_max, runs.size(), titles_of(runs))};
   }
   std::vector<report::traced_run> chosen;
   for (const auto& title : titles) {
     const auto found =
         std::find_if(runs.begin(), runs.end(), [&](const auto& run) { return run.title == title; });
     if (found == runs.end())
-      return error{fmt::format("--run: expected one of {}, got \"{}\"", all, title)};
+      return error{fmt::format("--run: expected one of {}, got \"{}\"", titles_of(runs), title)};
     chosen.push_back(*found);
   }
   return chosen;
@@ -163,12 +167,9 @@ status check_options(const options& wanted) {
 result<std::vector<output>> make_profiles(const options& wanted,
                                           const std::vector<report::traced_run>& runs,
                                           const std::optional<report::step_range>& range) {
-  if (runs.size() != 1) {
-    std::string all;
-    for (const auto& r : runs) all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", r.title);
+  if (runs.size() != 1)
     return error{fmt::format("--profile: expected one run, got {}: choose with --run from {}",
-                             runs.size(), all)};
-  }
+                             runs.size(), titles_of(runs))};
   const auto& run = runs.front();
   const auto all = report::steps_of(run);
   const auto [first, last] = range ? *range : report::step_range{all.front(), all.back()};

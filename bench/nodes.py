@@ -65,12 +65,8 @@ def lines_of(path):
     return log(path).read()
 
 
-def is_step(line):
-    return line.get("event") == "step"
-
-
 def newest_step(lines):
-    return max((line["step"] for line in lines if is_step(line)), default=0)
+    return max((line["step"] for line in lines if line.get("event") == "step"), default=0)
 
 
 def ip(*arguments):

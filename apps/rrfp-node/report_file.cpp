@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <vector>
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <rrfp/io/atomic_file.hpp>
@@ -28,11 +29,7 @@ constexpr std::size_t decisions_shown_max = 8;
 std::string utc_now() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-  const std::time_t seconds = ms / 1000;
-  std::tm utc{};
-  ::gmtime_r(&seconds, &utc);
-  return fmt::format("{:04}{:02}{:02}T{:02}{:02}{:02}.{:03}Z", utc.tm_year + 1900, utc.tm_mon + 1,
-                     utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, ms % 1000);
+  return fmt::format("{:%Y%m%dT%H%M%S}.{:03}Z", fmt::gmtime(std::time_t{ms / 1000}), ms % 1000);
 }
 
 /// The report with only the last few decisions of each stage.

@@ -23,7 +23,7 @@ constexpr double foot_height = 4;
 constexpr double letter_width = 6.4;
 constexpr double names_width_max = 190;
 constexpr std::size_t letters_max = 29;
-constexpr int ticks_max = 7;
+constexpr int panel_ticks_max = 7;
 /// Spreads are drawn up to this multiple of the largest speed-up, so that one step cannot flatten
 /// all others.
 constexpr double spread_shown_max = 1.25;
@@ -50,14 +50,9 @@ struct scale {
 };
 
 scale scale_for(double least, double most, double left, double right) {
-  const auto tick_for = [&](double width) {
-    for (double decade = 0.01;; decade *= 10)
-      for (const double step : {1.0, 2.0, 5.0})
-        if (width / (decade * step) <= ticks_max) return decade * step;
-  };
   least = std::min(least, 1.0);
   most = std::max(most, least + 0.05);
-  const auto tick = tick_for(most - least);
+  const auto tick = tick_for(most - least, panel_ticks_max);
   return {std::floor(least / tick + 1e-9) * tick, std::ceil(most / tick - 1e-9) * tick, tick, left,
           right};
 }
@@ -164,6 +159,12 @@ std::string ablation_row(const std::string& run, std::size_t number, std::size_t
 }
 
 }  // namespace
+
+double tick_for(double width, int ticks_max) {
+  for (double decade = 0.01;; decade *= 10)
+    for (const double step : {1.0, 2.0, 5.0})
+      if (width / (decade * step) <= ticks_max) return decade * step;
+}
 
 std::string cut(std::string_view text) {
   if (letters_of(text) <= letters_max) return std::string{text};

@@ -35,10 +35,8 @@ speed_axis axis_of(const page_data& x) {
         const auto& s = x.at(w, k, r).aggregate;
         most = std::max(most, s.speed_up + s.speed_up_deviation);
       }
-  for (double decade = 0.1;; decade *= 10)
-    for (const double step : {1.0, 2.0, 5.0})
-      if (const auto tick = decade * step; most / tick <= figure_ticks_max)
-        return {std::ceil(most / tick - 1e-9) * tick, tick};
+  const auto tick = tick_for(most, figure_ticks_max);
+  return {std::ceil(most / tick - 1e-9) * tick, tick};
 }
 
 std::string_view colour_of(std::string_view mode) {
