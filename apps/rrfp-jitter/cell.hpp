@@ -110,17 +110,9 @@ class outcome_sum {
   stage_time all_;
 };
 
-/// Runs cells. Thread-safe.
-class engine {
- public:
-  virtual ~engine() = default;
-  virtual engine_kind kind() const = 0;
-  /// Errors: those of check_cell(), and what cannot be known in advance, such as a schedule that
-  /// stalls.
-  virtual result<outcome> run(const cell& c) const = 0;
-};
-
-std::unique_ptr<engine> make_simulator_engine();
+/// Runs a cell in the simulator. Thread-safe, as the other engines. Errors: those of check_cell(),
+/// and what cannot be known in advance, such as a schedule that stalls.
+result<outcome> run_in_simulator(const cell& c);
 
 /// The outcomes of one engine for all cells of an experiment, in the order of the cells.
 struct engine_outcomes {

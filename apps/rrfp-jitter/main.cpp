@@ -41,13 +41,13 @@ struct options {
 };
 
 /// Runs one cell, whatever the results folder holds: prints one line per engine.
-int run_cell(const experiment::experiment& e, std::size_t number) {
+int print_cell(const experiment::experiment& e, std::size_t number) {
   if (number >= e.cells())
     return apps::end_with(
         {fmt::format("--cell: expected a number below {}, got {}", e.cells(), number)});
   for (const auto engine : e.engines) {
     const auto c = experiment::cell_at(e, number, engine);
-    const auto ran = apps::make_engine(engine)->run(c);
+    const auto ran = apps::run_cell(c);
     if (!ran)
       return apps::end_with(within(e.source + ": " + apps::title_of(c, number), ran.failure()));
     apps::print("{}\n", experiment::cell_json(c, *ran));
@@ -188,7 +188,7 @@ int run(int argc, char** argv) {
   if (!e) return apps::end_with(e.failure());
   if (asks_for_losses) return print_losses(*e, wanted);
   set_engines(*e, wanted);
-  if (wanted.cell) return run_cell(*e, *wanted.cell);
+  if (wanted.cell) return print_cell(*e, *wanted.cell);
   apps::interrupt_watch watch;
   return run_all(*e, wanted, watch);
 }

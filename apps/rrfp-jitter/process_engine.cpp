@@ -138,45 +138,36 @@ result<outcome> outcome_of(const cell& c, const progress_of_job& seen) {
   return sum.finish();
 }
 
-class process_engine final : public experiment::engine {
- public:
-  experiment::engine_kind kind() const override { return experiment::engine_kind::processes; }
-
-  result<outcome> run(const cell& c) const override {
-    if (auto good = check_cell(c); !good) return good.failure();
-    const scratch_folder folder;
-    if (folder.path().empty())
-      return error{"cannot create a folder for temporary files", error_kind::failed};
-    auto started = node_job::start(c.job, c.nodes, folder.path());
-    if (!started) return started.failure();
-    auto& job = **started;
-    progress_of_job seen;
-    fault planned{c, job};
-    auto heard = clock::now();
-    const std::chrono::duration<double> limit{c.job.run.hang_timeout_s + c.fault.seconds +
-                                              patience_s};
-    for (bool over = false; !over;) {
-      // Asked first: what a job wrote before its end is read once more.
-      over = job.is_over();
-      for (const auto& line : job.new_lines()) {
-        record(line, seen);
-        heard = clock::now();
-      }
-      planned.advance(seen.step_ms.empty() ? 0 : seen.step_ms.rbegin()->first);
-      if (clock::now() - heard > limit)
-        return error{"rrfp-node reported nothing for too long", error_kind::failed};
-      if (!over) std::this_thread::sleep_for(poll_period);
-    }
-    if (auto ended = job.outcome(); !ended) return ended.failure();
-    if (!planned.is_over()) return error{"the job ended before the fault", error_kind::failed};
-    return outcome_of(c, seen);
-  }
-};
-
 }  // namespace
 
-std::unique_ptr<experiment::engine> make_process_engine() {
-  return std::make_unique<process_engine>();
+result<outcome> run_in_processes(const cell& c) {
+  if (auto good = check_cell(c); !good) return good.failure();
+  const scratch_folder folder;
+  if (folder.path().empty())
+    return error{"cannot create a folder for temporary files", error_kind::failed};
+  auto started = node_job::start(c.job, c.nodes, folder.path());
+  if (!started) return started.failure();
+  auto& job = **started;
+  progress_of_job seen;
+  fault planned{c, job};
+  auto heard = clock::now();
+  const std::chrono::duration<double> limit{c.job.run.hang_timeout_s + c.fault.seconds +
+                                            patience_s};
+  for (bool over = false; !over;) {
+    // Asked first: what a job wrote before its end is read once more.
+    over = job.is_over();
+    for (const auto& line : job.new_lines()) {
+      record(line, seen);
+      heard = clock::now();
+    }
+    planned.advance(seen.step_ms.empty() ? 0 : seen.step_ms.rbegin()->first);
+    if (clock::now() - heard > limit)
+      return error{"rrfp-node reported nothing for too long", error_kind::failed};
+    if (!over) std::this_thread::sleep_for(poll_period);
+  }
+  if (auto ended = job.outcome(); !ended) return ended.failure();
+  if (!planned.is_over()) return error{"the job ended before the fault", error_kind::failed};
+  return outcome_of(c, seen);
 }
 
 }  // namespace rrfp::apps

@@ -1,8 +1,6 @@
 /// The engine `processes`: runs a cell as a job of several rrfp-node processes on this machine.
 #pragma once
 
-#include <memory>
-
 #include "cell.hpp"
 
 namespace rrfp::apps {
@@ -10,6 +8,6 @@ namespace rrfp::apps {
 /// A cell with a fault measures the time between the ends of steps, to some milliseconds, so that
 /// the step after the fault includes what the fault cost. Errors: also those of rrfp-node, by the
 /// last line that it printed.
-std::unique_ptr<experiment::engine> make_process_engine();
+result<experiment::outcome> run_in_processes(const experiment::cell& c);
 
 }  // namespace rrfp::apps

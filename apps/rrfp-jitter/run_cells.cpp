@@ -29,7 +29,7 @@ class work {
   work(const experiment::experiment& e, engine_kind engine, std::vector<std::size_t> missing,
        std::map<std::size_t, double> cost, experiment::store& done, const cell_options& options)
       : experiment_(e),
-        engine_(make_engine(engine)),
+        engine_(engine),
         missing_(std::move(missing)),
         cost_(std::move(cost)),
         done_(done),
@@ -71,8 +71,8 @@ class work {
 
   void run_some() {
     while (const auto number = next()) {
-      const auto c = cell_at(experiment_, *number, engine_->kind());
-      const auto ran = engine_->run(c);
+      const auto c = cell_at(experiment_, *number, engine_);
+      const auto ran = run_cell(c);
       const std::lock_guard lock{mutex_};
       if (!ran)
         refused_[*number] = fmt::format("{}: run {}: {}: {}", experiment_.source, c.run,
@@ -84,7 +84,7 @@ class work {
   }
 
   const experiment::experiment& experiment_;
-  const std::unique_ptr<experiment::engine> engine_;
+  const engine_kind engine_;
   const std::vector<std::size_t> missing_;
   const std::map<std::size_t, double> cost_;
   experiment::store& done_;
@@ -152,11 +152,11 @@ result<std::vector<experiment::engine_outcomes>> run_cells(const experiment::exp
   return all;
 }
 
-std::unique_ptr<experiment::engine> make_engine(engine_kind kind) {
-  switch (kind) {
-    case engine_kind::simulator: return experiment::make_simulator_engine();
-    case engine_kind::wall_clock: return wall_clock::make_engine();
-    case engine_kind::processes: return make_process_engine();
+result<experiment::outcome> run_cell(const experiment::cell& c) {
+  switch (c.engine) {
+    case engine_kind::simulator: return experiment::run_in_simulator(c);
+    case engine_kind::wall_clock: return wall_clock::run(c);
+    case engine_kind::processes: return run_in_processes(c);
   }
   RRFP_CHECK(false, "unknown engine");
 }

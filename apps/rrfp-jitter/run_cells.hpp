@@ -26,7 +26,7 @@ result<std::vector<experiment::engine_outcomes>> run_cells(const experiment::exp
                                                            experiment::store& done,
                                                            const cell_options& options);
 
-/// The engine of this kind.
-std::unique_ptr<experiment::engine> make_engine(experiment::engine_kind kind);
+/// Runs the cell on its engine.
+result<experiment::outcome> run_cell(const experiment::cell& c);
 
 }  // namespace rrfp::apps

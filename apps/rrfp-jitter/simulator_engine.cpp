@@ -20,40 +20,33 @@ stage_time time_of(const simulate::stage_report& s, const agreement_cost& agreem
           s.memory};
 }
 
-class simulator_engine final : public engine {
- public:
-  engine_kind kind() const override { return engine_kind::simulator; }
-
-  result<outcome> run(const cell& c) const override {
-    if (auto good = check_cell(c); !good) return good.failure();
-    const auto dispatch = plan::make_dispatch_plan(c.job, cell_policies{c});
-    if (!dispatch) return dispatch.failure();
-    outcome_sum sum{c};
-    for (std::uint32_t r = 0; r < c.job.pipeline.replicas; ++r) {
-      const auto costs = plan::expected_costs(c.job, replica_id{r});
-      if (!costs) return costs.failure();
-      auto simulation = plan::simulation_of(*dispatch, *costs, c.job.train.steps);
-      std::optional<candidates> agreeing;
-      if (c.agreement == rank_agreement::candidates) {
-        simulation.ranks = c.job.pipeline.tp;
-        agreeing.emplace(simulation, static_cast<simulate::nanoseconds>(c.gather_ms * 1e6));
-      }
-      const auto ran = simulate::run(simulation, *costs);
-      if (!ran) return ran.failure();
-      std::vector<double> step_ms;
-      for (const auto& step : ran->steps) step_ms.push_back(milliseconds(step.makespan));
-      std::vector<stage_time> stages;
-      for (std::uint32_t i = 0; i < ran->stages.size(); ++i)
-        stages.push_back(
-            time_of(ran->stages[i], agreeing ? agreeing->cost_of(stage_id{i}) : agreement_cost{}));
-      sum.add(step_ms, stages);
-    }
-    return sum.finish();
-  }
-};
-
 }  // namespace
 
-std::unique_ptr<engine> make_simulator_engine() { return std::make_unique<simulator_engine>(); }
+result<outcome> run_in_simulator(const cell& c) {
+  if (auto good = check_cell(c); !good) return good.failure();
+  const auto dispatch = plan::make_dispatch_plan(c.job, cell_policies{c});
+  if (!dispatch) return dispatch.failure();
+  outcome_sum sum{c};
+  for (std::uint32_t r = 0; r < c.job.pipeline.replicas; ++r) {
+    const auto costs = plan::expected_costs(c.job, replica_id{r});
+    if (!costs) return costs.failure();
+    auto simulation = plan::simulation_of(*dispatch, *costs, c.job.train.steps);
+    std::optional<candidates> agreeing;
+    if (c.agreement == rank_agreement::candidates) {
+      simulation.ranks = c.job.pipeline.tp;
+      agreeing.emplace(simulation, static_cast<simulate::nanoseconds>(c.gather_ms * 1e6));
+    }
+    const auto ran = simulate::run(simulation, *costs);
+    if (!ran) return ran.failure();
+    std::vector<double> step_ms;
+    for (const auto& step : ran->steps) step_ms.push_back(milliseconds(step.makespan));
+    std::vector<stage_time> stages;
+    for (std::uint32_t i = 0; i < ran->stages.size(); ++i)
+      stages.push_back(
+          time_of(ran->stages[i], agreeing ? agreeing->cost_of(stage_id{i}) : agreement_cost{}));
+    sum.add(step_ms, stages);
+  }
+  return sum.finish();
+}
 
 }  // namespace rrfp::experiment

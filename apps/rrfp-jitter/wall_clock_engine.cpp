@@ -29,41 +29,34 @@ status check_ends(const cell& c, replica_id replica) {
   return success();
 }
 
-class wall_clock_engine final : public experiment::engine {
- public:
-  experiment::engine_kind kind() const override { return experiment::engine_kind::wall_clock; }
-
-  result<outcome> run(const cell& c) const override {
-    if (auto good = check_cell(c); !good) return good.failure();
-    for (std::uint32_t r = 0; r < c.job.pipeline.replicas; ++r)
-      if (auto ends = check_ends(c, replica_id{r}); !ends) return ends.failure();
-    if (auto enough = actors::check_threads(c.job, 1); !enough) return enough.failure();
-    auto setup = actors::make_setup_without_model(c.job, experiment::cell_policies{c});
-    if (!setup) return setup.failure();
-    const auto scale = c.job.device.time_scale;
-    std::vector<double> step_ms;
-    setup->hang_timeout_s = hang_timeout_s;
-    setup->on_step = [&](const actors::step_summary& s) { step_ms.push_back(s.step_ms / scale); };
-    auto session = actors::session::open(*std::move(setup));
-    if (!session) return session.failure();
-    const auto ran = (*session)->run();
-    if (ran.how != actors::ending::done) return error{ran.message};
-    std::vector<experiment::stage_time> stages;
-    for (const auto& s : ran.summary.stages)
-      stages.push_back({.busy_ms = s.busy_ms / scale,
-                        .blocked_ms = s.blocked_ms / scale,
-                        .ranks_ms = s.ranks_ms / scale,
-                        .agreement = {},
-                        .memory = s.memory,
-                        .launch_gap_ms = s.launch_gap_ms / scale});
-    experiment::outcome_sum sum{c};
-    sum.add(step_ms, stages);
-    return sum.finish();
-  }
-};
-
 }  // namespace
 
-std::unique_ptr<experiment::engine> make_engine() { return std::make_unique<wall_clock_engine>(); }
+result<outcome> run(const cell& c) {
+  if (auto good = check_cell(c); !good) return good.failure();
+  for (std::uint32_t r = 0; r < c.job.pipeline.replicas; ++r)
+    if (auto ends = check_ends(c, replica_id{r}); !ends) return ends.failure();
+  if (auto enough = actors::check_threads(c.job, 1); !enough) return enough.failure();
+  auto setup = actors::make_setup_without_model(c.job, experiment::cell_policies{c});
+  if (!setup) return setup.failure();
+  const auto scale = c.job.device.time_scale;
+  std::vector<double> step_ms;
+  setup->hang_timeout_s = hang_timeout_s;
+  setup->on_step = [&](const actors::step_summary& s) { step_ms.push_back(s.step_ms / scale); };
+  auto session = actors::session::open(*std::move(setup));
+  if (!session) return session.failure();
+  const auto ran = (*session)->run();
+  if (ran.how != actors::ending::done) return error{ran.message};
+  std::vector<experiment::stage_time> stages;
+  for (const auto& s : ran.summary.stages)
+    stages.push_back({.busy_ms = s.busy_ms / scale,
+                      .blocked_ms = s.blocked_ms / scale,
+                      .ranks_ms = s.ranks_ms / scale,
+                      .agreement = {},
+                      .memory = s.memory,
+                      .launch_gap_ms = s.launch_gap_ms / scale});
+  experiment::outcome_sum sum{c};
+  sum.add(step_ms, stages);
+  return sum.finish();
+}
 
 }  // namespace rrfp::wall_clock

@@ -7,12 +7,10 @@
 /// spare cores.
 #pragma once
 
-#include <memory>
-
 #include "cell.hpp"
 
 namespace rrfp::wall_clock {
 
-std::unique_ptr<experiment::engine> make_engine();
+result<experiment::outcome> run(const experiment::cell& c);
 
 }  // namespace rrfp::wall_clock

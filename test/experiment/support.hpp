@@ -79,7 +79,7 @@ inline void make_ready(cell& c, const char* policy) {
 }
 
 inline outcome run_well(const cell& c) {
-  const auto ran = make_simulator_engine()->run(c);
+  const auto ran = run_in_simulator(c);
   if (!ran) throw std::runtime_error(ran.message());
   return *ran;
 }

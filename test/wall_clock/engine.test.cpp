@@ -25,7 +25,7 @@ void emulate(cell& c) {
 
 outcome measured(cell c) {
   emulate(c);
-  const auto ran = make_engine()->run(c);
+  const auto ran = run(c);
   INFO((ran ? "" : ran.message()));
   REQUIRE(ran.ok());
   return *ran;
@@ -119,7 +119,7 @@ TEST_CASE("an order that stalls is refused before it runs") {
   c.job.dispatch.policy = "gpipe";
   c.job.dispatch.slot_bytes = 1;
   emulate(c);
-  const auto ran = make_engine()->run(c);
+  const auto ran = run(c);
   REQUIRE_FALSE(ran.ok());
   CHECK_THAT(ran.message(), Catch::Matchers::Contains("stalled"));
 }
