@@ -50,7 +50,6 @@ class Rendezvous:
         self._store.set(f"rank/{here}", json.dumps(mine))
         stages = dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))
         self.stages = [self._told(rank) for rank in stages]
-        self.pp_rank = stages.index(here)
         self.index = self.domain.index(here)
         for rank, told in zip(stages, self.stages):
             if len(told["domain"]) != len(self.domain) or told["domain"].index(rank) != self.index:
@@ -60,7 +59,7 @@ class Rendezvous:
                 )
         self._ranks = sorted(rank for told in self.stages for rank in told["domain"])
         self.size = len(stages) * len(self.domain)
-        self.node = self.pp_rank * len(self.domain) + self.index
+        self.node = stages.index(here) * len(self.domain) + self.index
         self._leader = self.stages[0]["domain"][0]
         self.name = f"torch-{_made}-{self._leader}"
         hosts = {self._told(rank)["host"] for rank in self._ranks}
