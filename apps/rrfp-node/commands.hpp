@@ -22,9 +22,9 @@ struct command_options {
 
 struct join_options {
   actors::launch_arguments place;  ///< the environment supplies what is not given
-  int rendezvous_fd = -1;  ///< a listening socket, inherited from the launcher
-  int key_fd = -1;         ///< the key of the run, inherited from the launcher
-  bool launched = false;   ///< started by the launcher, which reports for the nodes
+  int rendezvous_fd = -1;          ///< a listening socket, inherited from the launcher
+  int key_fd = -1;                 ///< the key of the run, inherited from the launcher
+  bool launched = false;           ///< started by the launcher, which reports for the nodes
 };
 
 struct export_options {

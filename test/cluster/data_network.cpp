@@ -1,6 +1,5 @@
 #include "data_network.hpp"
 
-
 namespace rrfp::cluster {
 
 data_network::data_network(world& w, ways& through)
