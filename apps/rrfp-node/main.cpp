@@ -158,11 +158,11 @@ int run(int argc, char** argv) {
   add_outputs(*run_job, options);
   add_nodes(*run_job, options, ". With --metrics, node N serves on\nPORT+N");
 
-  apps::join_options seat;
+  apps::join_options joining;
   auto* const join = app.add_subcommand("join", "Train the job as one of several nodes");
   add_job(*join, options);
   add_outputs(*join, options);
-  add_place(*join, seat);
+  add_place(*join, joining);
 
   auto* const check = app.add_subcommand("check", "Validate the job and print the plan");
   add_check(*check, options);
@@ -183,7 +183,7 @@ int run(int argc, char** argv) {
 
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
   if (run_job->parsed()) return apps::run_command(options);
-  if (join->parsed()) return apps::join_command(options, seat);
+  if (join->parsed()) return apps::join_command(options, joining);
   if (check->parsed()) return apps::check_command(options);
   if (export_model->parsed()) return apps::export_command(exported);
   if (init->parsed()) {
