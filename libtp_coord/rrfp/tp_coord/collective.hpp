@@ -24,6 +24,12 @@ enum class reduction : std::uint8_t { sum, max };
 
 class collective {
  public:
+  struct request {
+    fingerprint print;
+    const std::byte* in = nullptr;  ///< all-gather only
+    std::byte* out = nullptr;
+  };
+
   collective(rank_id rank, std::uint32_t size) : rank_(rank), size_(size) {}
   collective(const collective&) = delete;
   collective& operator=(const collective&) = delete;
@@ -52,13 +58,6 @@ class collective {
   /// Ends the current call of every rank in the group, and all later calls, with an error that
   /// contains `why`. Thread-safe; does not wait.
   virtual void abort(const std::string& why) = 0;
-
- protected:
-  struct request {
-    fingerprint print;
-    const std::byte* in = nullptr;  ///< all-gather only
-    std::byte* out = nullptr;
-  };
 
  private:
   /// Runs a valid request in a group of more than one rank.

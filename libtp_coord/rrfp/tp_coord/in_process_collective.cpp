@@ -42,9 +42,7 @@ class barrier_state {
   barrier_state with_one_more() const { return barrier_state(word_ + 1); }
   barrier_state broken() const { return barrier_state(word_ | broken_bit); }
   barrier_state emptied() const { return barrier_state(word_ & ~std::uint32_t{0xffff}); }
-  barrier_state next() const {
-    return barrier_state((word_ ^ parity_bit) & ~std::uint32_t{0xffff});
-  }
+  barrier_state next() const { return barrier_state(word_ ^ parity_bit).emptied(); }
 
  private:
   static constexpr std::uint32_t parity_bit = 1u << 30;
@@ -54,12 +52,6 @@ class barrier_state {
 
 class in_process_group {
  public:
-  struct call {
-    fingerprint print;
-    const std::byte* in = nullptr;
-    std::byte* out = nullptr;
-  };
-
   in_process_group(std::uint32_t size, const in_process_options& options)
       : options_(options),
         members_(size),
@@ -67,12 +59,12 @@ class in_process_group {
 
   std::uint32_t size() const { return static_cast<std::uint32_t>(members_.size()); }
 
-  status run(rank_id rank, const call& c);
+  status run(rank_id rank, const collective::request& r);
   void abort(const std::string& why);
 
  private:
   struct alignas(64) member {
-    call now;
+    collective::request now;
     std::atomic<std::uint64_t> calls = 0;
   };
   enum class arrival : std::uint8_t { refused, waits, last };
@@ -86,7 +78,8 @@ class in_process_group {
   void open();
   /// Breaks the group unless all ranks have arrived; returns false in that case.
   bool break_unless_complete(const std::string& why);
-  void break_all(const std::string& why);
+  /// Breaks the group; `broken` gives its state from the one before.
+  void break_all(const std::string& why, barrier_state (*broken)(barrier_state));
   status failure() const;
 
   std::optional<std::string> check() const;
@@ -102,11 +95,11 @@ class in_process_group {
   std::string failure_;  // guarded by mutex_; set before the broken bit
 };
 
-status in_process_group::run(rank_id rank, const call& c) {
+status in_process_group::run(rank_id rank, const collective::request& r) {
   auto& me = members_[rank.value()];
-  me.now = c;
+  me.now = r;
   me.calls.fetch_add(1, std::memory_order_relaxed);
-  const bool is_large = c.print.bytes() >= options_.parallel_bytes_min;
+  const bool is_large = r.print.bytes() >= options_.parallel_bytes_min;
   const auto [as, joined] = arrive();
   switch (as) {
     case arrival::refused: return failure();
@@ -115,7 +108,8 @@ status in_process_group::run(rank_id rank, const call& c) {
       break;
     case arrival::last:
       if (const auto wrong = check()) {
-        break_all(*wrong);
+        // No rank is working, and all of them must leave.
+        break_all(*wrong, [](barrier_state m) { return m.broken().emptied(); });
         return failure();
       }
       if (!is_large) work(0, 1);
@@ -199,27 +193,20 @@ bool in_process_group::break_unless_complete(const std::string& why) {
   return true;
 }
 
-/// Called by the last rank to arrive: no rank is working, and all of them must leave.
-void in_process_group::break_all(const std::string& why) {
+void in_process_group::break_all(const std::string& why,
+                                 barrier_state (*broken)(barrier_state)) {
   {
     const std::lock_guard lock(mutex_);
     if (failure_.empty()) failure_ = why;
     auto seen = word_.load();
-    while (!word_.compare_exchange_weak(seen, barrier_state(seen).broken().emptied().word())) {
+    while (!word_.compare_exchange_weak(seen, broken(barrier_state(seen)).word())) {
     }
   }
   wake_all(word_);
 }
 
 void in_process_group::abort(const std::string& why) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_.empty()) failure_ = why;
-    auto seen = word_.load();
-    while (!word_.compare_exchange_weak(seen, barrier_state(seen).broken().word())) {
-    }
-  }
-  wake_all(word_);
+  break_all(why, [](barrier_state m) { return m.broken(); });
 }
 
 status in_process_group::failure() const {
@@ -302,7 +289,7 @@ class in_process_collective final : public collective {
   void abort(const std::string& why) override { group_->abort(why); }
 
  private:
-  status run(const request& r) override { return group_->run(rank(), {r.print, r.in, r.out}); }
+  status run(const request& r) override { return group_->run(rank(), r); }
 
   std::shared_ptr<in_process_group> group_;
 };

@@ -12,7 +12,7 @@ void sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t old,
                  std::chrono::nanoseconds limit);
 void wake_all(std::atomic<std::uint32_t>& word);
 
-/// A hint to the processor that this is a spin loop.
+/// A hint to the processor that this is a spin loop: frees the core for the other hyperthread.
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

@@ -5,7 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
-#include <rrfp/transport/pause.hpp>
+#include <rrfp/tp_coord/wait_word.hpp>
 
 #include <unistd.h>
 
@@ -131,7 +131,7 @@ void progress_thread::run() {
     } else if (!idle_since) {
       idle_since = clock::now();
     } else if (clock::now() - *idle_since < node_.options.spin) {
-      pause();
+      tp_coord::relax();
     } else {
       sleep(driving);
     }
