@@ -115,7 +115,7 @@ class fake_platform final : public platform {
   void free_pinned(void* memory) override { std::free(memory); }
   std::shared_ptr<tp_coord::collective> make_collective(
       std::shared_ptr<tp_coord::collective> control, std::shared_ptr<lane>,
-      const collective_options&) override {
+      const tp_coord::collective_options&) override {
     ++collectives;
     return control;
   }

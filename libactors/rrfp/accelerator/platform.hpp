@@ -82,15 +82,6 @@ class lane {
   virtual compute::memory_counts memory() const = 0;
 };
 
-struct collective_options {
-  /// Maximum time that a rank waits for the others to join.
-  std::chrono::milliseconds limit{30'000};
-  /// Sums run in rank order instead of the order of the library.
-  bool in_rank_order = true;
-  /// Before each call, the ranks compare their fingerprints and wait for each other.
-  bool compare_calls = false;
-};
-
 /// Thread-safe. Must outlive its lanes and collectives.
 class platform {
  public:
@@ -114,7 +105,7 @@ class platform {
   /// member of a group over host memory, which the ranks use to connect.
   virtual std::shared_ptr<tp_coord::collective> make_collective(
       std::shared_ptr<tp_coord::collective> control, std::shared_ptr<lane> rank_lane,
-      const collective_options& options) = 0;
+      const tp_coord::collective_options& options) = 0;
 };
 
 /// The result of the function that the plugin exports as `open_symbol`: the platform, or the reason

@@ -72,10 +72,9 @@ class torch_streams final : public nccl::stream_host {
 
 std::shared_ptr<tp_coord::collective> make_cuda_collective(
     std::shared_ptr<tp_coord::collective> control, std::shared_ptr<accelerator::lane> rank_lane,
-    const accelerator::collective_options& options) {
+    const tp_coord::collective_options& options) {
   return nccl::make_nccl_collective(std::move(control),
-                                    std::make_unique<torch_streams>(std::move(rank_lane)),
-                                    {options.limit, options.in_rank_order, options.compare_calls});
+                                    std::make_unique<torch_streams>(std::move(rank_lane)), options);
 }
 
 }  // namespace rrfp::cuda

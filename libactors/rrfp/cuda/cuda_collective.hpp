@@ -9,6 +9,6 @@ namespace rrfp::cuda {
 /// one of libtorch's own threads.
 std::shared_ptr<tp_coord::collective> make_cuda_collective(
     std::shared_ptr<tp_coord::collective> control, std::shared_ptr<accelerator::lane> rank_lane,
-    const accelerator::collective_options& options);
+    const tp_coord::collective_options& options);
 
 }  // namespace rrfp::cuda

@@ -44,7 +44,7 @@ class cuda_platform final : public accelerator::platform {
 
   std::shared_ptr<tp_coord::collective> make_collective(
       std::shared_ptr<tp_coord::collective> control, std::shared_ptr<accelerator::lane> rank_lane,
-      const accelerator::collective_options& options) override {
+      const tp_coord::collective_options& options) override {
     return make_cuda_collective(std::move(control), std::move(rank_lane), options);
   }
 

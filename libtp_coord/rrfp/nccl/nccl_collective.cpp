@@ -36,7 +36,7 @@ static_assert(sizeof(id_words) == sizeof(ncclUniqueId));
 class nccl_collective final : public collective {
  public:
   nccl_collective(std::shared_ptr<collective> control, std::unique_ptr<stream_host> host,
-                  const nccl_options& options)
+                  const tp_coord::collective_options& options)
       : collective(control->rank(), control->size()),
         control_(std::move(control)),
         host_(std::move(host)),
@@ -207,7 +207,7 @@ class nccl_collective final : public collective {
 
   const std::shared_ptr<collective> control_;
   const std::unique_ptr<stream_host> host_;
-  const nccl_options options_;
+  const tp_coord::collective_options options_;
   const std::shared_ptr<communicator> comm_;
 };
 
@@ -215,7 +215,7 @@ class nccl_collective final : public collective {
 
 std::unique_ptr<tp_coord::collective> make_nccl_collective(
     std::shared_ptr<tp_coord::collective> control, std::unique_ptr<stream_host> host,
-    const nccl_options& options) {
+    const tp_coord::collective_options& options) {
   return std::make_unique<nccl_collective>(std::move(control), std::move(host), options);
 }
 

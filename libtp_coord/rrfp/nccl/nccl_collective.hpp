@@ -15,9 +15,7 @@
 /// rank order and sends it to all. The traffic equals that of a ring.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
-#include <functional>
 #include <memory>
 
 #include <cuda_runtime_api.h>
@@ -45,19 +43,9 @@ class stream_host {
                               tp_coord::element type) = 0;
 };
 
-struct nccl_options {
-  /// Maximum time that a rank waits for the others to join, and for NCCL to accept a call.
-  std::chrono::milliseconds limit{30'000};
-  bool in_rank_order = true;
-  /// Before each call, the ranks compare their fingerprints over `control`. Ranks that disagree get
-  /// an error that names both calls, where NCCL would hang. This makes the ranks wait for each
-  /// other.
-  bool compare_calls = false;
-};
-
 /// `control`: the same rank's member of a group over host memory.
 std::unique_ptr<tp_coord::collective> make_nccl_collective(
     std::shared_ptr<tp_coord::collective> control, std::unique_ptr<stream_host> host,
-    const nccl_options& options = {});
+    const tp_coord::collective_options& options);
 
 }  // namespace rrfp::nccl

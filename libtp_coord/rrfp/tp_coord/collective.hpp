@@ -12,6 +12,7 @@
 /// on_device() is true, and need only the alignment of their element.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <string>
 
@@ -21,6 +22,17 @@
 namespace rrfp::tp_coord {
 
 enum class reduction : std::uint8_t { sum, max };
+
+/// Of collectives in the memory of devices.
+struct collective_options {
+  /// Maximum time that a rank waits for the others to join, and for the library to accept a call.
+  std::chrono::milliseconds limit{30'000};
+  /// Sums run in rank order instead of the order of the library.
+  bool in_rank_order = true;
+  /// Before each call, the ranks compare their fingerprints, which makes them wait for each other.
+  /// Ranks that disagree get an error that names both calls, where the library would hang.
+  bool compare_calls = false;
+};
 
 class collective {
  public:
