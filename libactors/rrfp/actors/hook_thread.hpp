@@ -2,40 +2,29 @@
 /// job. What a hook throws is kept and does not affect the run.
 #pragma once
 
-#include <condition_variable>
-#include <deque>
 #include <functional>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include <rrfp/compute/compute_error.hpp>
+#include <rrfp/device/compute_thread.hpp>
 
 namespace rrfp::actors {
 
 /// Thread-safe.
 class hook_thread {
  public:
-  hook_thread() : thread_([this] { run(); }) {}
+  hook_thread() = default;
   hook_thread(const hook_thread&) = delete;
   hook_thread& operator=(const hook_thread&) = delete;
   /// Waits until all posted calls have returned.
-  ~hook_thread() {
-    {
-      const std::lock_guard lock{mutex_};
-      ended_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
+  ~hook_thread() { drain(); }
 
   void post(const char* name, std::function<void()> hook) {
-    {
-      const std::lock_guard lock{mutex_};
-      calls_.push_back([this, name, hook = std::move(hook)] { call(name, hook); });
-    }
-    changed_.notify_all();
+    thread_.post([this, name, hook = std::move(hook)] { call(name, hook); });
   }
 
   /// On the thread of the caller.
@@ -60,34 +49,16 @@ class hook_thread {
 
   /// Waits until all posted calls have returned.
   void drain() {
-    std::unique_lock lock{mutex_};
-    changed_.wait(lock, [this] { return calls_.empty() && !calling_; });
+    const auto done = std::make_shared<std::promise<void>>();
+    auto drained = done->get_future();
+    thread_.post([done] { done->set_value(); });
+    drained.wait();
   }
 
  private:
-  void run() {
-    std::unique_lock lock{mutex_};
-    for (;;) {
-      changed_.wait(lock, [this] { return ended_ || !calls_.empty(); });
-      if (calls_.empty()) return;
-      const auto call = std::move(calls_.front());
-      calls_.pop_front();
-      calling_ = true;
-      lock.unlock();
-      call();
-      lock.lock();
-      calling_ = false;
-      changed_.notify_all();
-    }
-  }
-
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> calls_;
-  bool calling_ = false;
-  bool ended_ = false;
   std::string failures_;
-  std::thread thread_;
+  compute_thread thread_{"hooks"};
 };
 
 }  // namespace rrfp::actors
