@@ -35,10 +35,6 @@ struct link_peers {
 };
 auto fields(auto f, link_peers& x) { return f(x.start, x.addresses, x.sides, x.buddies); }
 
-std::int64_t nanoseconds(steady_clock::time_point t) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
-}
-
 /// How long nodes may take to end after the last step; the maximum size of all traces on node 0,
 /// and how long gathering them may take.
 constexpr std::chrono::seconds finish_time_max{10};
@@ -167,8 +163,7 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
   auto wire = made ? open_wire(in_cluster, hosted) : made.failure();
   const auto mine = [&]() -> result<link_card> {
     if (!wire) return wire.failure();
-    return link_card{(*wire)->address(), nanoseconds(steady_clock::now()), hosted.sides(),
-                     hosted.restored()};
+    return link_card{(*wire)->address(), metrics::steady_now(), hosted.sides(), hosted.restored()};
   };
   auto told = agree<link_card, link_peers>(
       members, mine(), [&](const std::vector<link_card>& cards) -> result<std::vector<link_peers>> {

@@ -37,19 +37,13 @@ std::function<std::uint64_t(step_id, replica_id, microbatch_id)> slot_bytes_of(
   };
 }
 
-auto message_bytes_of(const session_setup& setup, replica_id replica) {
-  return
-      [bytes = setup.emulated->message_bytes, replica](
-          step_id step, virtual_stage_id to, const task& t) { return bytes(step, replica, to, t); };
-}
-
 result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup& setup,
                                                             const rank_place& place) {
   const auto& at = place.address;
   if (setup.emulated) {
     return std::shared_ptr<compute::rank_compute>{std::make_shared<emulated_compute>(
         setup.shape, at.stage,
-        emulated_model{message_bytes_of(setup, at.replica), setup.emulated->tokens, at.replica,
+        emulated_model{setup.emulated->message_bytes, setup.emulated->tokens, at.replica,
                        slot_bytes_of(setup, at.stage)})};
   }
   auto made = setup.make_compute(setup, place);

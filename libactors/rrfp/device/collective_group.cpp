@@ -5,6 +5,8 @@
 
 #include <rrfp/safetensors/dtype.hpp>
 
+#include "collective_watch.hpp"
+
 namespace rrfp::actors {
 
 namespace {
@@ -25,9 +27,8 @@ element element_of(const tensor_buffer& b) {
 
 class collective_group final : public compute::rank_group {
  public:
-  collective_group(std::shared_ptr<collective> member,
-                   std::shared_ptr<collective_observer> observer)
-      : member_(std::move(member)), observer_(std::move(observer)) {}
+  collective_group(std::shared_ptr<collective> member, std::shared_ptr<collective_watch> watch)
+      : member_(std::move(member)), watch_(std::move(watch)) {}
 
   std::uint32_t rank() const override { return member_->rank().value(); }
   std::uint32_t size() const override { return member_->size(); }
@@ -44,17 +45,17 @@ class collective_group final : public compute::rank_group {
   void all_reduce(reduction op, const tensor_buffer& b) {
     const auto count = static_cast<std::size_t>(b.elements());
     const auto type = element_of(b);
-    if (observer_)
-      observer_->enter({site_, ordinal_, op == reduction::sum ? operation::sum : operation::max,
-                        type, rank_id{}, count});
+    if (watch_)
+      watch_->enter({site_, ordinal_, op == reduction::sum ? operation::sum : operation::max, type,
+                     rank_id{}, count});
     const auto done = member_->all_reduce(op, b.data, count, type);
-    if (observer_) observer_->leave();
+    if (watch_) watch_->leave();
     ++ordinal_;
     if (!done) throw compute::group_error(done.message());
   }
 
   std::shared_ptr<collective> member_;
-  std::shared_ptr<collective_observer> observer_;
+  std::shared_ptr<collective_watch> watch_;
   call_site site_;
   std::uint32_t ordinal_ = 0;
 };
@@ -62,8 +63,8 @@ class collective_group final : public compute::rank_group {
 }  // namespace
 
 std::shared_ptr<compute::rank_group> make_collective_group(
-    std::shared_ptr<collective> member, std::shared_ptr<collective_observer> observer) {
-  return std::make_shared<collective_group>(std::move(member), std::move(observer));
+    std::shared_ptr<collective> member, std::shared_ptr<collective_watch> watch) {
+  return std::make_shared<collective_group>(std::move(member), std::move(watch));
 }
 
 }  // namespace rrfp::actors

@@ -8,23 +8,13 @@
 
 namespace rrfp::actors {
 
-/// Notified of every collective of one member, on the calling thread.
-class collective_observer {
- public:
-  collective_observer() = default;
-  collective_observer(const collective_observer&) = delete;
-  collective_observer& operator=(const collective_observer&) = delete;
-  virtual ~collective_observer() = default;
-
-  virtual void enter(const tp_coord::fingerprint& print) = 0;
-  virtual void leave() = 0;
-};
+class collective_watch;
 
 /// Tensors in other memory than the collective's are copied to the host and back. Keep `member` and
 /// call its abort() when the run ends early: this releases a compute thread that waits for other
-/// ranks. `observer` may be null.
+/// ranks. `watch` is told of every collective; it may be null.
 std::shared_ptr<compute::rank_group> make_collective_group(
     std::shared_ptr<tp_coord::collective> member,
-    std::shared_ptr<collective_observer> observer = nullptr);
+    std::shared_ptr<collective_watch> watch = nullptr);
 
 }  // namespace rrfp::actors

@@ -5,13 +5,12 @@
 #include <optional>
 
 #include <rrfp/metrics/run_counters.hpp>
-
-#include "collective_group.hpp"
+#include <rrfp/tp_coord/fingerprint.hpp>
 
 namespace rrfp::actors {
 
 /// Written by the rank's device thread; thread-safe to read.
-class collective_watch final : public collective_observer {
+class collective_watch {
  public:
   struct call {
     tp_coord::fingerprint print;
@@ -20,11 +19,12 @@ class collective_watch final : public collective_observer {
 
   explicit collective_watch(metrics::rank_counters& counters) : counters_(counters) {}
 
-  void enter(const tp_coord::fingerprint& print) override {
+  /// Called with each collective, on the thread that calls it.
+  void enter(const tp_coord::fingerprint& print) {
     const std::lock_guard lock{mutex_};
     open_ = call{print, metrics::steady_now()};
   }
-  void leave() override {
+  void leave() {
     const std::lock_guard lock{mutex_};
     counters_.collectives.add();
     counters_.collective_ns.add(static_cast<std::uint64_t>(metrics::steady_now() - open_->began));

@@ -51,7 +51,7 @@ std::uint64_t emulated_compute::slot_bytes(microbatch_id mb) const {
 }
 
 tensor_buffer emulated_compute::message_to(const placed_task& next) {
-  const auto bytes = model_.message_bytes(step_, next.vs, next.what);
+  const auto bytes = model_.message_bytes(step_, model_.replica, next.vs, next.what);
   // A message that was not received yet keeps the smaller one alive.
   if (bytes > message_.elements()) message_ = zeros(bytes);
   auto first = message_;

@@ -11,7 +11,7 @@ namespace rrfp::actors {
 
 struct emulated_model {
   /// Returns the size of the message that carries the input of the task to the virtual stage.
-  std::function<std::int64_t(step_id, virtual_stage_id, const task&)> message_bytes;
+  std::function<std::int64_t(step_id, replica_id, virtual_stage_id, const task&)> message_bytes;
   std::int64_t tokens = 0;  ///< of a microbatch
   replica_id replica;       ///< of the rank
   /// Bytes that a microbatch of a replica holds on the stage from its F to its W; empty: none.

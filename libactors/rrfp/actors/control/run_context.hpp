@@ -52,9 +52,7 @@ struct run_context {
 
   /// Nanoseconds since the run began, on the clock of node 0.
   std::int64_t now() const {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
-                                                                start)
-        .count();
+    return std::chrono::nanoseconds{std::chrono::steady_clock::now() - start}.count();
   }
   void note_progress() { counters->note_progress(); }
   /// Nanoseconds since the last progress of any stage here; read by the job actor's watchdog.

@@ -32,7 +32,6 @@ class peer_table {
   peer_table& operator=(const peer_table&) = delete;
 
   status connect(node_id node, const std::string& address);
-  void fail(node_id node, const std::string& why) { core_.fail(node, why); }
 
   /// Call it outside of UCX's callbacks: closes ended endpoints and reports them. True if any
   /// ended.

@@ -180,7 +180,7 @@ void progress_thread::carry_out(work& w) {
         if constexpr (std::is_same_v<decltype(x), call&>)
           x(peers_);
         else if constexpr (std::is_same_v<decltype(x), loss&>)
-          peers_.fail(x.node, x.why);
+          node_.core.fail(x.node, x.why);
         else
           sender_.send(std::move(x));
       },

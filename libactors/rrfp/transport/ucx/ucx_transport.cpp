@@ -141,7 +141,7 @@ class ucx_channel final : public tp_coord::rank_channel {
 result<std::unique_ptr<ucx_transport>> ucx_transport::open(ucx_options options) {
   if (const auto s = check_limits(options); !s) return s.failure();
   if (options.enter_thread) options.enter_thread();
-  auto w = ucx::worker::open({options.tls, options.net_devices, options.keepalive});
+  auto w = ucx::worker::open(options);
   if (!w) return w.failure();
   auto c = std::make_shared<core>(std::move(options), std::move(w).value());
   return std::unique_ptr<ucx_transport>{new ucx_transport{std::move(c)}};

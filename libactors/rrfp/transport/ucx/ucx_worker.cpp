@@ -56,7 +56,7 @@ void ask_for_memory_types() {
 }
 
 /// The environment overrides the options.
-void configure(ucp_config_t* config, const worker_options& options) {
+void configure(ucp_config_t* config, const ucx_options& options) {
   const char* const chosen = std::getenv("UCX_TLS");
   const std::string tls = chosen != nullptr ? chosen : options.tls;
   if (chosen == nullptr && !tls.empty()) ucp_config_modify(config, "TLS", tls.c_str());
@@ -81,7 +81,7 @@ std::string said(ucs_status_t code) {
 
 error ucx_error(const std::string& what, ucs_status_t code) { return {what + ": " + said(code)}; }
 
-result<worker> worker::open(const worker_options& options) {
+result<worker> worker::open(const ucx_options& options) {
   ask_for_memory_types();
   ucp_config_t* config = nullptr;
   if (const auto s = ucp_config_read(nullptr, nullptr, &config); s != UCS_OK)

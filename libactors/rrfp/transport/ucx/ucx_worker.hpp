@@ -2,7 +2,6 @@
 /// progress thread; errors of UCX become results here.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <string>
 
@@ -10,6 +9,7 @@
 
 #include <rrfp/base/result.hpp>
 #include <rrfp/base/tensor_buffer.hpp>
+#include <rrfp/transport/ucx_transport.hpp>
 
 namespace rrfp::actors::ucx {
 
@@ -24,15 +24,10 @@ inline ucs_memory_type_t memory_type_of(const tensor_buffer& t) {
   return t.on_host ? UCS_MEMORY_TYPE_HOST : UCS_MEMORY_TYPE_CUDA;
 }
 
-struct worker_options {
-  std::string tls;
-  std::string net_devices;
-  std::chrono::milliseconds keepalive;
-};
-
 class worker {
  public:
-  static result<worker> open(const worker_options& options);
+  /// Uses `tls`, `net_devices` and `keepalive` of the options.
+  static result<worker> open(const ucx_options& options);
 
   ucp_worker_h handle() const { return worker_.get(); }
   /// Readable when an armed worker has work.
