@@ -15,12 +15,6 @@
 
 namespace rrfp::actors {
 
-class membership::impl {
- public:
-  explicit impl(std::unique_ptr<control::watcher> w) : watcher(std::move(w)) {}
-  std::unique_ptr<control::watcher> watcher;
-};
-
 namespace {
 
 status check(const membership_options& o) {
@@ -68,19 +62,19 @@ result<std::unique_ptr<membership>> membership::join(membership_options options)
   auto watcher =
       std::make_unique<control::watcher>(std::move(options), *std::move(key), std::move(inherited));
   if (const auto joined = watcher->join(); !joined) return joined.failure();
-  return std::unique_ptr<membership>{new membership{std::make_unique<impl>(std::move(watcher))}};
+  return std::unique_ptr<membership>{new membership{std::move(watcher)}};
 }
 
-membership::membership(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
+membership::membership(std::unique_ptr<control::watcher> w) : watcher_(std::move(w)) {}
 membership::~membership() = default;
 
-node_id membership::node() const { return impl_->watcher->node(); }
+node_id membership::node() const { return watcher_->node(); }
 
-node_id membership::leader() const { return impl_->watcher->leader(); }
+node_id membership::leader() const { return watcher_->leader(); }
 
-std::uint32_t membership::nodes() const { return impl_->watcher->nodes(); }
+std::uint32_t membership::nodes() const { return watcher_->nodes(); }
 
-const std::vector<member>& membership::members() const { return impl_->watcher->members(); }
+const std::vector<member>& membership::members() const { return watcher_->members(); }
 
 std::vector<node_id> membership::absent() const {
   std::vector<node_id> all;
@@ -89,25 +83,25 @@ std::vector<node_id> membership::absent() const {
   return all;
 }
 
-std::chrono::nanoseconds membership::clock_offset() const { return impl_->watcher->clock_offset(); }
+std::chrono::nanoseconds membership::clock_offset() const { return watcher_->clock_offset(); }
 
 void membership::on_lost(std::function<void(node_id, std::string)> callback) {
-  impl_->watcher->on_lost(std::move(callback));
+  watcher_->on_lost(std::move(callback));
 }
 
 void membership::on_waiting(std::function<void(node_id)> callback) {
-  impl_->watcher->on_waiting(std::move(callback));
+  watcher_->on_waiting(std::move(callback));
 }
 
 std::optional<node_loss> membership::loss(std::chrono::milliseconds limit) {
-  return impl_->watcher->loss(limit);
+  return watcher_->loss(limit);
 }
 
-void membership::set_status(std::string text) { impl_->watcher->set_status(text); }
+void membership::set_status(std::string text) { watcher_->set_status(text); }
 
 result<std::string> membership::exchange(std::string bytes, std::chrono::milliseconds limit,
                                          const answering& answer) {
-  auto got = impl_->watcher->exchange(std::move(bytes), limit);
+  auto got = watcher_->exchange(std::move(bytes), limit);
   if (!got) return got.failure();
   if (node() != leader()) return std::move(got->front());
   const auto nodes = got->size();
@@ -115,17 +109,17 @@ result<std::string> membership::exchange(std::string bytes, std::chrono::millise
   RRFP_CHECK(answers.size() == 1 || answers.size() == nodes,
              "there is one answer for all nodes, or one for each");
   auto own = answers.size() == 1 ? answers.front() : answers[node().value()];
-  impl_->watcher->answer(std::move(answers));
+  watcher_->answer(std::move(answers));
   return own;
 }
 
-status membership::finish(std::chrono::milliseconds limit) { return impl_->watcher->finish(limit); }
+status membership::finish(std::chrono::milliseconds limit) { return watcher_->finish(limit); }
 
 void membership::leave(std::chrono::milliseconds limit, std::function<void()> at_the_end) {
-  impl_->watcher->leave(limit, std::move(at_the_end));
+  watcher_->leave(limit, std::move(at_the_end));
 }
 
-void membership::interrupt() { impl_->watcher->interrupt(); }
+void membership::interrupt() { watcher_->interrupt(); }
 
 result<listening_socket> listen_on_loopback() {
   control::address at;

@@ -45,7 +45,8 @@ using membership_core::status_bytes_max;
 
 namespace control {
 class life_line;
-}
+class watcher;
+}  // namespace control
 
 /// What a process knows over all its memberships: that it was declared lost, so that another one
 /// may have its place, which nodes it expects after a loss, who leads, or that the job is over.
@@ -236,10 +237,9 @@ class membership {
   void interrupt();
 
  private:
-  class impl;
-  explicit membership(std::unique_ptr<impl> state);
+  explicit membership(std::unique_ptr<control::watcher> w);
 
-  std::unique_ptr<impl> impl_;
+  const std::unique_ptr<control::watcher> watcher_;
 };
 
 /// A socket that listens on a free port of 127.0.0.1, for a launcher that starts all nodes of a job
