@@ -126,8 +126,8 @@ void training::on_joining(std::function<void()> interrupt, bool handed_over) {
   interrupts_.on_interrupt(std::move(interrupt));
 }
 
-actors::join_hooks training::hooks_of_join() {
-  actors::join_hooks hooks;
+actors::membership_options training::hooks_of_join() {
+  actors::membership_options hooks;
   hooks.listen_fd = duplicate(seat_.join.rendezvous_fd);
   hooks.key_fd = duplicate(seat_.join.key_fd);
   hooks.version = RRFP_VERSION;

@@ -51,8 +51,8 @@ class telling_program : public job_program {
  public:
   telling_program(int listen_fd, int steps_fd) : listen_fd_(listen_fd), steps_fd_(steps_fd) {}
 
-  join_hooks hooks_of_join() override {
-    join_hooks hooks;
+  membership_options hooks_of_join() override {
+    membership_options hooks;
     hooks.listen_fd = listen_fd_ < 0 ? -1 : ::dup(listen_fd_);
     hooks.version = "1";
     return hooks;

@@ -111,23 +111,18 @@ status check_threads(const job::job& j, std::uint32_t nodes) {
 }
 
 result<std::unique_ptr<membership>> join_job(const job::job& j, const launch_place& place,
-                                             const framework& framework, join_hooks hooks) {
+                                             const framework& framework, membership_options m) {
   if (auto enough = check_descriptors(place.nodes); !enough) return enough.failure();
   const auto& t = j.transport;
-  membership_options m;
   m.nodes = place.nodes;
   m.node = place.node;
   m.rendezvous_host = place.host;
   m.rendezvous_port = place.port;
-  m.listen_fd = hooks.listen_fd;
   m.key_file = t.key_file;
-  m.key_fd = hooks.key_fd;
   m.job_id = j.name;
   m.job_hash = fingerprint(j);
-  m.version = std::move(hooks.version);
   if (j.device.kind == job::device_kind::cpu)
     m.vector_instructions = framework.vector_instructions();
-  m.description = std::move(hooks.description);
   m.join_timeout = std::chrono::milliseconds{static_cast<std::int64_t>(t.join_timeout_s * 1e3)};
   std::unique_ptr<agent_store> store;
   if (place.is_agents_port) {
@@ -138,27 +133,22 @@ result<std::unique_ptr<membership>> join_job(const job::job& j, const launch_pla
       m.rendezvous_port = 0;
       m.on_listening = [&](std::uint16_t port) { return store->publish(port); };
     } else {
-      const auto port = store->find(hooks.stop);
+      const auto port = store->find(m.stop);
       if (!port) return port.failure();
       m.rendezvous_port = *port;
     }
   }
   m.heartbeat = std::chrono::milliseconds{t.heartbeat_ms};
   m.node_timeout = std::chrono::milliseconds{t.node_timeout_ms};
-  m.standing = std::move(hooks.standing);
   if (j.recovery.may_lack_nodes()) {
     const auto places = plan::node_places::make(j, place.nodes);
     if (!places) return places.failure();
     m.hosts = places->hosts();
   }
-  m.stop = std::move(hooks.stop);
-  m.on_refused = std::move(hooks.on_refused);
-  m.on_gone_early = std::move(hooks.on_gone_early);
   // The others may have ended already. A node that was lost as well is started again by then.
   m.telling_max =
       std::min(std::chrono::milliseconds{static_cast<std::int64_t>(j.recovery.hold_s * 1e3)},
                std::max<std::chrono::milliseconds>(std::chrono::seconds{10}, 4 * m.node_timeout));
-  m.on_waiting = std::move(hooks.on_waiting);
   return membership::join(std::move(m));
 }
 

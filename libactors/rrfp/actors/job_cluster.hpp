@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -25,26 +24,13 @@ status check_descriptors(std::uint32_t nodes);
 /// limit, and what to raise.
 status check_threads(const job::job& j, std::uint32_t nodes);
 
-struct join_hooks {
-  /// See membership_options.
-  int listen_fd = -1;
-  int key_fd = -1;
-  std::string version;
-  /// Describes this node in messages.
-  std::string description;
-  /// See membership_options.
-  std::shared_ptr<process_standing> standing;
-  std::stop_token stop;
-  std::function<void(std::string)> on_refused;
-  std::function<void(std::string)> on_gone_early;
-  std::function<void(std::string)> on_waiting;
-};
-
-/// Blocks until all nodes have joined with the same job; [transport] may differ. An error is
+/// Blocks until all nodes have joined with the same job; [transport] may differ. `m`: what follows
+/// neither from the job nor from the place: inherited descriptors, the version and the description
+/// of the node, `standing`, `stop`, and callbacks other than `on_listening`. An error is
 /// node_lost if other nodes did not join in time, interrupted, or bad_input: a wrong place, key or
 /// job, other vector instructions than node 0's, or check_descriptors().
 result<std::unique_ptr<membership>> join_job(const job::job& j, const launch_place& place,
-                                             const framework& framework, join_hooks hooks);
+                                             const framework& framework, membership_options m);
 
 /// How long a node may wait for others that read many gigabytes of weights or a checkpoint.
 inline constexpr std::chrono::minutes reading_time_max{30};

@@ -94,9 +94,9 @@ class job_program {
   /// This process waits for the other nodes; `handed_over`: because a node has left, this one or
   /// another. The program may call `interrupt` from any thread until has_joined(), to end the wait.
   virtual void on_joining(std::function<void()> /*interrupt*/, bool /*handed_over*/) {}
-  /// What the program adds to an attempt to join; the library sets `standing`, `stop` and
-  /// `on_waiting`.
-  virtual join_hooks hooks_of_join() { return {}; }
+  /// What the program adds to an attempt to join: inherited descriptors, `version`, `description`,
+  /// `on_refused` and `on_gone_early`. The library sets the rest.
+  virtual membership_options hooks_of_join() { return {}; }
   /// Whether the attempt is the last one even if other nodes are missing.
   virtual bool joins_once() { return false; }
   /// A line about what the wait is for, about once a second.

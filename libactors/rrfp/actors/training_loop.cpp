@@ -48,8 +48,8 @@ class training_loop::program final : public job_program {
 
   std::function<void()> look;  ///< may be empty; what it throws ends the wait for other processes
 
-  join_hooks hooks_of_join() override {
-    join_hooks hooks;
+  membership_options hooks_of_join() override {
+    membership_options hooks;
     hooks.version = loop_.options_.version;
     hooks.description = loop_.places_->describe(loop_.node_);
     hooks.on_refused = print_to_stderr;
