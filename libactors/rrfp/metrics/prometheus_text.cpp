@@ -59,7 +59,7 @@ class page {
     text_ += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, name_of(type));
     return *this;
   }
-  void value(const labels& own, double number) { line("", own, number); }
+  void value(const labels& own, auto number) { line("", own, static_cast<double>(number)); }
   void histogram(const labels& own, const duration_histogram& h) {
     std::uint64_t sum = 0;
     for (std::size_t i = 0; i <= h.bounds.size(); ++i) {
@@ -91,10 +91,7 @@ class page {
 labels stage_labels(const stage_counters& s) {
   return {{"replica", text_of(s.replica)}, {"stage", text_of(s.stage)}};
 }
-labels labels_of(const late_counter& r) {
-  return {{"replica", text_of(r.replica)}, {"stage", text_of(r.stage)}, {"rank", text_of(r.rank)}};
-}
-labels rank_labels(const rank_counters& r) {
+labels rank_labels(const auto& r) {
   return {{"replica", text_of(r.replica)}, {"stage", text_of(r.stage)}, {"rank", text_of(r.rank)}};
 }
 labels with(labels all, const char* name, std::string_view value) {
@@ -103,60 +100,53 @@ labels with(labels all, const char* name, std::string_view value) {
 }
 
 void add_job(page& to, const job_counters& j) {
-  const auto counter = [&](const char* name, const char* help, const metrics::counter& c) {
-    to.family(name, help, metric_type::counter).value({}, static_cast<double>(c.value()));
+  const auto total = [&](const char* name, const char* help, const auto& counted) {
+    to.family(name, help, metric_type::counter).value({}, counted.value());
   };
-  const auto gauge = [&](const char* name, const char* help, double value) {
-    to.family(name, help, metric_type::gauge).value({}, value);
+  const auto gauge = [&](const char* name, const char* help, const auto& current) {
+    to.family(name, help, metric_type::gauge).value({}, current.value());
   };
-  counter("rrfp_steps_total", "Optimizer steps of this run.", j.steps);
-  counter("rrfp_tokens_total", "Tokens trained on.", j.tokens);
-  gauge("rrfp_first_step", "Steps that were complete before this run.",
-        static_cast<double>(j.first_step.value()));
-  gauge("rrfp_loss", "Mean loss over the tokens of the last step, in nats.", j.loss.value());
-  gauge("rrfp_gradient_norm", "Gradient norm of the last step, before clipping.",
-        j.gradient_norm.value());
-  gauge("rrfp_learning_rate", "Learning rate of the last step.", j.lr.value());
+  total("rrfp_steps_total", "Optimizer steps of this run.", j.steps);
+  total("rrfp_tokens_total", "Tokens trained on.", j.tokens);
+  gauge("rrfp_first_step", "Steps that were complete before this run.", j.first_step);
+  gauge("rrfp_loss", "Mean loss over the tokens of the last step, in nats.", j.loss);
+  gauge("rrfp_gradient_norm", "Gradient norm of the last step, before clipping.", j.gradient_norm);
+  gauge("rrfp_learning_rate", "Learning rate of the last step.", j.lr);
   gauge("rrfp_bubble_ratio", "Share of the stages' time without a task, in the last step.",
-        j.bubble_fraction.value());
+        j.bubble_fraction);
   to.family("rrfp_step_seconds", "Duration of steps.", metric_type::histogram)
       .histogram({}, j.step_time);
   to.family(
       "rrfp_rank_late_seconds_total",
       "By how much the rank worked longer than the median rank, so that others waited for it.",
       metric_type::counter);
-  for (const auto& r : j.late) to.value(labels_of(r), seconds(r.late_ns.value()));
+  for (const auto& r : j.late) to.value(rank_labels(r), seconds(r.late_ns.value()));
   to.family("rrfp_straggler_ratio",
             "Of a straggler: its lateness over the time of the last steps; 0: not a straggler.",
             metric_type::gauge);
-  for (const auto& r : j.late) to.value(labels_of(r), r.lateness.value());
+  for (const auto& r : j.late) to.value(rank_labels(r), r.lateness.value());
   to.family("rrfp_replica_microbatches", "Microbatches that the replica ran in the last step.",
             metric_type::gauge);
   for (std::size_t r = 0; r < j.shares.size(); ++r)
     to.value({{"replica", std::to_string(r)}}, j.shares[r].value());
-  counter("rrfp_evaluations_total", "Evaluations on held-out data.", j.evaluations);
+  total("rrfp_evaluations_total", "Evaluations on held-out data.", j.evaluations);
   gauge("rrfp_eval_loss", "Mean loss over the tokens of the last evaluation, in nats; 0: none yet.",
-        j.eval_loss.value());
-  counter("rrfp_checkpoints_total", "Checkpoints that were saved.", j.checkpoints);
-  counter("rrfp_checkpoint_failures_total", "Checkpoints that could not be saved.",
-          j.checkpoint_failures);
+        j.eval_loss);
+  total("rrfp_checkpoints_total", "Checkpoints that were saved.", j.checkpoints);
+  total("rrfp_checkpoint_failures_total", "Checkpoints that could not be saved.",
+        j.checkpoint_failures);
   gauge("rrfp_checkpoint_last_step", "Steps complete in the last checkpoint of this run; 0: none.",
-        static_cast<double>(j.checkpoint_step.value()));
-  const auto total = [&](const char* name, const char* help, double value) {
-    to.family(name, help, metric_type::counter).value({}, value);
-  };
-  total("rrfp_restarts_total", "Losses and drains of nodes that the job survived.",
-        static_cast<double>(j.restarts.value()));
+        j.checkpoint_step);
+  total("rrfp_restarts_total", "Losses and drains of nodes that the job survived.", j.restarts);
   total("rrfp_held_seconds_total", "Time from each loss until all nodes had joined again.",
-        j.held_s.value());
-  total("rrfp_repeated_steps_total", "Steps repeated after node losses.",
-        static_cast<double>(j.repeated_steps.value()));
+        j.held_s);
+  total("rrfp_repeated_steps_total", "Steps repeated after node losses.", j.repeated_steps);
 }
 
 void add_stages(page& to, const std::deque<stage_counters>& stages) {
   to.family("rrfp_stage_steps_total", "Steps of this run that the stage has completed.",
             metric_type::counter);
-  for (const auto& s : stages) to.value(stage_labels(s), static_cast<double>(s.steps.value()));
+  for (const auto& s : stages) to.value(stage_labels(s), s.steps.value());
   to.family("rrfp_task_seconds", "Duration of tasks on the ranks of a stage, by kind.",
             metric_type::histogram);
   for (const auto& s : stages)
@@ -168,12 +158,11 @@ void add_stages(page& to, const std::deque<stage_counters>& stages) {
   for (const auto& s : stages)
     for (std::size_t c = 0; c < choices; ++c)
       to.value(with(stage_labels(s), "reason", name(static_cast<choice>(c))),
-               static_cast<double>(s.decisions[c].value()));
+               s.decisions[c].value());
   to.family("rrfp_skipped_hints_total",
             "Tasks that the hint ranked before a launched task and that were skipped.",
             metric_type::counter);
-  for (const auto& s : stages)
-    to.value(stage_labels(s), static_cast<double>(s.skipped_hints.value()));
+  for (const auto& s : stages) to.value(stage_labels(s), s.skipped_hints.value());
   to.family("rrfp_stage_wait_seconds_total",
             "Time in which the stage could launch nothing, by cause.", metric_type::counter);
   for (const auto& s : stages)
@@ -190,7 +179,7 @@ void add_stages(page& to, const std::deque<stage_counters>& stages) {
   for (const auto& s : stages) to.histogram(stage_labels(s), s.tp_waits);
   const auto gauge = [&](const char* name, const char* help, auto value) {
     to.family(name, help, metric_type::gauge);
-    for (const auto& s : stages) to.value(stage_labels(s), static_cast<double>((s.*value).value()));
+    for (const auto& s : stages) to.value(stage_labels(s), (s.*value).value());
   };
   using stage = stage_counters;
   gauge("rrfp_ready_tasks", "Ready tasks, including those that wait for memory.", &stage::ready);
@@ -206,7 +195,7 @@ void add_stages(page& to, const std::deque<stage_counters>& stages) {
 void add_ranks(page& to, const std::deque<rank_counters>& ranks) {
   const auto counter = [&](const char* name, const char* help, auto value) {
     to.family(name, help, metric_type::counter);
-    for (const auto& r : ranks) to.value(rank_labels(r), static_cast<double>((r.*value).value()));
+    for (const auto& r : ranks) to.value(rank_labels(r), (r.*value).value());
   };
   using rank = rank_counters;
   counter("rrfp_tensors_sent_total", "Activations and gradients sent.", &rank::sent);
@@ -220,13 +209,11 @@ void add_ranks(page& to, const std::deque<rank_counters>& ranks) {
   for (const auto& r : ranks) to.value(rank_labels(r), seconds(r.collective_ns.value()));
   to.family("rrfp_inputs_waiting", "Inputs that have arrived and whose tasks are not launched.",
             metric_type::gauge);
-  for (const auto& r : ranks)
-    to.value(rank_labels(r), static_cast<double>(r.inputs_waiting.value()));
+  for (const auto& r : ranks) to.value(rank_labels(r), r.inputs_waiting.value());
   const auto memory = [&](const char* name, const char* help, auto value) {
     to.family(name, help, metric_type::gauge);
     for (const auto& r : ranks)
-      if (r.device_reserved.value() > 0)
-        to.value(rank_labels(r), static_cast<double>((r.*value).value()));
+      if (r.device_reserved.value() > 0) to.value(rank_labels(r), (r.*value).value());
   };
   memory("rrfp_device_allocated_bytes", "Bytes of tensors on the device of a rank; absent on CPUs.",
          &rank::device_allocated);
@@ -237,7 +224,7 @@ void add_ranks(page& to, const std::deque<rank_counters>& ranks) {
 void add_transport(page& to, const run_counters& run) {
   const auto t = run.transport.read();
   const auto counter = [&](const char* name, const char* help, std::uint64_t value) {
-    to.family(name, help, metric_type::counter).value({}, static_cast<double>(value));
+    to.family(name, help, metric_type::counter).value({}, value);
   };
   counter("rrfp_transport_sent_total", "Messages to other nodes, collectives included.", t.sent);
   counter("rrfp_transport_sent_bytes_total", "Bytes of messages to other nodes.", t.sent_bytes);
@@ -250,9 +237,9 @@ void add_transport(page& to, const run_counters& run) {
           "Stale, damaged and undeliverable messages that were dropped.", t.dropped_others());
   to.family("rrfp_transport_announced", "Announced messages that are not fetched yet.",
             metric_type::gauge)
-      .value({}, static_cast<double>(t.announced));
+      .value({}, t.announced);
   to.family("rrfp_transport_inflight_bytes", "Bytes being fetched.", metric_type::gauge)
-      .value({}, static_cast<double>(t.inflight_bytes));
+      .value({}, t.inflight_bytes);
 }
 
 void add_ages(page& to, const run_counters& run, std::int64_t now) {
