@@ -27,10 +27,9 @@ bool run_guarded(const tp_rank_setup& rank, Work&& work) {
     post(rank.supervisor,
          failed{{e.what(), by_input ? error_kind::bad_input : error_kind::failed}});
   } catch (const std::exception& e) {
-    post(rank.supervisor, failed{{rank.name() + ": " + e.what(), error_kind::failed}});
+    rank.fail(e.what());
   } catch (...) {
-    post(rank.supervisor, failed{{rank.name() + ": threw an object that is not a std::exception",
-                                  error_kind::failed}});
+    rank.fail("threw an object that is not a std::exception");
   }
   *rank.has_failed = true;
   return false;

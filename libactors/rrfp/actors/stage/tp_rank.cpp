@@ -33,7 +33,7 @@ void send_out(const std::shared_ptr<const tp_rank_setup>& rank, message m) {
   if (m.tensor.on_host || wire.takes_device_memory(m.header.to)) return wire.send(std::move(m));
   rank->device->copy_out(std::move(m.tensor), [header = m.header, rank](result<tensor_buffer> t) {
     if (t) return rank->context->wire->send({header, std::move(*t)});
-    post(rank->supervisor, failed{{rank->name() + ": " + t.message(), error_kind::failed}});
+    rank->fail(t.message());
   });
 }
 
@@ -147,12 +147,14 @@ std::string tp_rank_setup::name() const {
   return fmt::format("stage {} rank {}", address.stage.value(), address.rank.value());
 }
 
+void tp_rank_setup::fail(const std::string& why) const {
+  post(supervisor, failed{{name() + ": " + why, error_kind::failed}});
+}
+
 tp_rank::tp_rank(caf::actor_config& config, tp_rank_setup setup)
     : actor_base(config), setup_(std::make_shared<const tp_rank_setup>(std::move(setup))) {
   setup_->device->post([rank = setup_] { rank->compute->prepare_thread(); });
-  on_exception(this, [rank = setup_](const std::string& why) {
-    post(rank->supervisor, failed{{rank->name() + ": " + why, error_kind::failed}});
-  });
+  on_exception(this, [rank = setup_](const std::string& why) { rank->fail(why); });
 }
 
 caf::behavior tp_rank::make_behavior() {
@@ -214,12 +216,9 @@ void tp_rank::on_tensor(message& m) {
   if (h.kind == payload::opened_sum) return on_opened_sum(m);
   const auto& shape = setup_->context->setup.shape;
   if (h.mb.value() >= microbatches_max || h.chunk.value() >= shape.chunks)
-    return post(
-        setup_->supervisor,
-        failed{{fmt::format(
-                    "{}: a tensor came for microbatch {} of chunk {}: expected less than {} and {}",
-                    setup_->name(), h.mb.value(), h.chunk.value(), microbatches_max, shape.chunks),
-                error_kind::failed}});
+    return setup_->fail(
+        fmt::format("a tensor came for microbatch {} of chunk {}: expected less than {} and {}",
+                    h.mb.value(), h.chunk.value(), microbatches_max, shape.chunks));
   const bool forward = h.kind == payload::activation;
   auto& input = input_of(forward, h.mb, h.chunk);
   RRFP_CHECK(!input.tensor.defined(), "an input arrives once");
@@ -289,8 +288,7 @@ void tp_rank::begin(const begin_step& m) {
 
 void tp_rank::start(const run_launch& l) {
   if (auto taken = order_.accept(l.launched.seq, l.launched.what); !taken)
-    return post(setup_->supervisor,
-                failed{{setup_->name() + ": " + taken.message(), error_kind::failed}});
+    return setup_->fail(taken.message());
   const auto& t = l.launched.what;
   const bool forward = t.kind == task_kind::forward;
   tensor_buffer input;

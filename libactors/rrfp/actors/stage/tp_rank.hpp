@@ -42,6 +42,8 @@ struct rank_parts {
 struct tp_rank_setup : rank_parts {
   /// "stage 1 rank 0"
   std::string name() const;
+  /// Reports a failure, which ends the job; its message names the rank.
+  void fail(const std::string& why) const;
 
   actor_ref supervisor;
   std::shared_ptr<run_context> context;
