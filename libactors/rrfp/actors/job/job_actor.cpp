@@ -364,7 +364,7 @@ void job_actor::carry_out(const job_action::ask_progress& a) {
 void job_actor::carry_out(const job_action::write_reports& a) {
   auto asked = *std::exchange(inquiry_, std::nullopt);
   const auto causes = causes_of({setup_.shape, setup_.ranks, setup_.replicas}, asked.states);
-  send_to_nodes(write_report{asked.why, causes});
+  for (const auto& [n, node] : nodes_) post(node, write_report{asked.why, causes});
   if (!a.hang) return;
   std::sort(asked.texts.begin(), asked.texts.end());
   hang_ = asked.why;
@@ -422,11 +422,6 @@ void job_actor::carry_out(const job_action::end& a) {
 template <class Message>
 void job_actor::send_to_stages(const Message& m) {
   for (const auto& stage : stages_) post(stage.supervisor, m);
-}
-
-template <class Message>
-void job_actor::send_to_nodes(const Message& m) {
-  for (const auto& [n, node] : nodes_) post(node, m);
 }
 
 }  // namespace rrfp::actors

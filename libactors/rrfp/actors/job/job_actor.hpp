@@ -84,8 +84,6 @@ class job_actor : public actor_base {
   void count(const step_summary& s);
   template <class Message>
   void send_to_stages(const Message& m);
-  template <class Message>
-  void send_to_nodes(const Message& m);
   void send_record();
 
   const std::shared_ptr<run_context> context_;
