@@ -1,9 +1,7 @@
 #include <rrfp/accelerator/load.hpp>
 
 #include <dlfcn.h>
-#include <unistd.h>
 
-#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>

@@ -4,7 +4,6 @@
 #include <map>
 #include <utility>
 
-#include <rrfp/base/check.hpp>
 #include <rrfp/checkpoint/checksum.hpp>
 #include <rrfp/checkpoint/part.hpp>
 #include <rrfp/safetensors/file.hpp>

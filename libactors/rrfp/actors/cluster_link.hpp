@@ -9,7 +9,6 @@
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <rrfp/actors/control/directory.hpp>
 #include <rrfp/actors/session.hpp>

@@ -1,7 +1,6 @@
 /// The checkpoint settings of a job file: where checkpoints go, and which one a run resumes from.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>

@@ -8,7 +8,6 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
-#include <rrfp/actors/run_start.hpp>
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/compute/user_functions.hpp>
 #include <rrfp/device/caller_queue.hpp>

@@ -22,7 +22,6 @@
 #include <utility>
 #include <vector>
 
-#include <rrfp/actors/checkpointing.hpp>
 #include <rrfp/actors/framework.hpp>
 #include <rrfp/actors/run_job.hpp>
 #include <rrfp/actors/session.hpp>

@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include <rrfp/tp_coord/collective.hpp>

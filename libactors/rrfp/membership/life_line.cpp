@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <unistd.h>
 
 namespace rrfp::actors::control {
 

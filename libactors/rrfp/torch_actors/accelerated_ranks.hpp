@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include <rrfp/accelerator/assignment.hpp>
 #include <rrfp/accelerator/event_poller.hpp>

@@ -6,13 +6,10 @@
 #include <memory>
 #include <string>
 
-#include <rrfp/compute/rank_compute.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/membership/membership.hpp>
 #include <rrfp/pipeline.hpp>
-#include <rrfp/torch/optimizer.hpp>
 #include <rrfp/torch/stage_module.hpp>
-#include <rrfp/torch/tensors.hpp>
 
 #include "fed_source.hpp"
 

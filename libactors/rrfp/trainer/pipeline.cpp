@@ -3,6 +3,7 @@
 
 #include <rrfp/compute/user_functions.hpp>
 #include <rrfp/keyed_generator.hpp>
+#include <rrfp/torch/tensors.hpp>
 #include <rrfp/version.hpp>
 
 #include "batches.hpp"

@@ -1,6 +1,5 @@
 #include <memory>
 #include <mutex>
-#include <utility>
 
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>

@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <rrfp/stage.hpp>
 #include <rrfp/torch/stage_module.hpp>

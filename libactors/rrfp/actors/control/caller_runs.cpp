@@ -1,7 +1,5 @@
 #include "caller_runs.hpp"
 
-#include <utility>
-
 namespace rrfp::actors {
 
 namespace {

@@ -3,11 +3,9 @@
 
 #include <rrfp/actors/session.hpp>
 #include <rrfp/compute/parameters.hpp>
-#include <rrfp/compute/rank_compute.hpp>
 #include <rrfp/compute/step_measures.hpp>
 #include <rrfp/core/job_events.hpp>
 #include <rrfp/core/stage_snapshot.hpp>
-#include <rrfp/transport/transport.hpp>
 
 namespace rrfp {
 

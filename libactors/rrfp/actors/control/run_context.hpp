@@ -6,12 +6,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include <rrfp/actors/session.hpp>
-#include <rrfp/actors/trace.hpp>
-#include <rrfp/core/placement.hpp>
 #include <rrfp/device/collective_watch.hpp>
 #include <rrfp/device/work_queue.hpp>
 #include <rrfp/metrics/run_counters.hpp>

@@ -2,7 +2,6 @@
 /// node's hang reports.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>

@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <queue>
-#include <vector>
 
 #include "node_state.hpp"
 #include "peer_table.hpp"

@@ -1,6 +1,5 @@
 #include "ucx_worker.hpp"
 
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
