@@ -31,43 +31,27 @@ receiver::receiver(node_state& node, worker& w, sender& out) : node_(node), work
     const auto s = ucp_worker_set_am_recv_handler(worker_.handle(), &how);
     RRFP_CHECK(s == UCS_OK, "UCX must accept handlers of active messages");
   };
-  set_handler(am::tensor, &on_tensor);
-  set_handler(am::bytes, &on_bytes);
-  set_handler(am::mail, &on_mail);
+  set_handler(am::tensor, &on_message<decode_tensor_header>);
+  set_handler(am::bytes, &on_message<decode_bytes_header>);
+  set_handler(am::mail, &on_message<decode_mail_header>);
   set_handler(am::farewell, &on_farewell);
 }
 
-template <class Header>
-ucs_status_t receiver::on_message(const result<Header>& h, void* data, std::size_t bytes,
-                                  const ucp_am_recv_param_t* how) {
+template <auto decode>
+ucs_status_t receiver::on_message(void* arg, const void* header, std::size_t header_bytes,
+                                  void* data, std::size_t bytes, const ucp_am_recv_param_t* how) {
+  auto& self = *static_cast<receiver*>(arg);
+  const auto h = decode(as_span(header, header_bytes));
   const bool is_announced = (how->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   auto what = fate::drop;
   if (h)
-    what = node_.core.arrived(*h, bytes, is_announced ? data : nullptr);
+    what = self.node_.core.arrived(*h, bytes, is_announced ? data : nullptr);
   else
-    node_.core.arrived_undecodable();
-  if (what == fate::deliver) take(*h, as_span(data, bytes));
-  node_.publish();
+    self.node_.core.arrived_undecodable();
+  if (what == fate::deliver) self.take(*h, as_span(data, bytes));
+  self.node_.publish();
   // A kept descriptor stays valid until it is fetched or released.
   return what == fate::keep ? UCS_INPROGRESS : UCS_OK;
-}
-
-ucs_status_t receiver::on_tensor(void* arg, const void* header, std::size_t header_bytes,
-                                 void* data, std::size_t bytes, const ucp_am_recv_param_t* how) {
-  return static_cast<receiver*>(arg)->on_message(
-      decode_tensor_header(as_span(header, header_bytes)), data, bytes, how);
-}
-
-ucs_status_t receiver::on_bytes(void* arg, const void* header, std::size_t header_bytes, void* data,
-                                std::size_t bytes, const ucp_am_recv_param_t* how) {
-  return static_cast<receiver*>(arg)->on_message(decode_bytes_header(as_span(header, header_bytes)),
-                                                 data, bytes, how);
-}
-
-ucs_status_t receiver::on_mail(void* arg, const void* header, std::size_t header_bytes, void* data,
-                               std::size_t bytes, const ucp_am_recv_param_t* how) {
-  return static_cast<receiver*>(arg)->on_message(decode_mail_header(as_span(header, header_bytes)),
-                                                 data, bytes, how);
 }
 
 ucs_status_t receiver::on_farewell(void* arg, const void* header, std::size_t header_bytes, void*,

@@ -1,5 +1,5 @@
 /// Receives messages as the core decides: copies small data at once and fetches large data when it
-/// is due. Used only by the progress thread; on_tensor and its siblings run inside
+/// is due. Used only by the progress thread; on_message and on_farewell run inside
 /// ucp_worker_progress and must not make progress themselves.
 #pragma once
 
@@ -35,19 +35,14 @@ class receiver {
     tensor_buffer on_device;  ///< memory of a rank's device
   };
 
-  static ucs_status_t on_tensor(void* arg, const void* header, std::size_t header_bytes, void* data,
-                                std::size_t bytes, const ucp_am_recv_param_t* how);
-  static ucs_status_t on_bytes(void* arg, const void* header, std::size_t header_bytes, void* data,
-                               std::size_t bytes, const ucp_am_recv_param_t* how);
-  static ucs_status_t on_mail(void* arg, const void* header, std::size_t header_bytes, void* data,
-                              std::size_t bytes, const ucp_am_recv_param_t* how);
+  /// For the messages whose headers `decode` reads.
+  template <auto decode>
+  static ucs_status_t on_message(void* arg, const void* header, std::size_t header_bytes,
+                                 void* data, std::size_t bytes, const ucp_am_recv_param_t* how);
   static ucs_status_t on_farewell(void* arg, const void* header, std::size_t header_bytes,
                                   void* data, std::size_t bytes, const ucp_am_recv_param_t* how);
   static void on_fetched(void* request, ucs_status_t how, std::size_t bytes, void* arg);
 
-  template <class Header>
-  ucs_status_t on_message(const result<Header>& h, void* data, std::size_t bytes,
-                          const ucp_am_recv_param_t* how);
   /// Delivers data that came with its header.
   template <class Header>
   void take(const Header& h, std::span<const std::byte> data) {

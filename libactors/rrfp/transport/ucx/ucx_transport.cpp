@@ -46,17 +46,12 @@ class ucx_transport::core {
 
 namespace {
 
-status demand(bool condition, const std::string& problem) {
-  if (!condition) return error{"UCX transport: " + problem};
-  return success();
-}
-
 status check_limits(const ucx_options& o) {
-  if (const auto s = demand(o.message_bytes_max >= 1, "message_bytes_max is 0"); !s) return s;
-  return demand(o.inflight_bytes_max >= o.message_bytes_max,
-                "inflight_bytes_max (" + std::to_string(o.inflight_bytes_max) +
-                    ") is below message_bytes_max (" + std::to_string(o.message_bytes_max) +
-                    "): the largest message could never be fetched");
+  if (o.message_bytes_max < 1) return error{"UCX transport: message_bytes_max is 0"};
+  if (o.inflight_bytes_max >= o.message_bytes_max) return success();
+  return error{"UCX transport: inflight_bytes_max (" + std::to_string(o.inflight_bytes_max) +
+               ") is below message_bytes_max (" + std::to_string(o.message_bytes_max) +
+               "): the largest message could never be fetched"};
 }
 
 /// The channel of one member of a group.
