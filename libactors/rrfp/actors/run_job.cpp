@@ -228,10 +228,7 @@ class job_member::impl {
   /// Of a run that could not begin.
   aftermath end_without_run(const error& why) {
     drop_run();
-    run_result ended;
-    ended.how = end_of(why.kind);
-    ended.message = why.message;
-    return aftermath_of(ended, nullptr);
+    return aftermath_of({.how = end_of(why.kind), .message = why.message}, nullptr);
   }
 
   aftermath aftermath_of(const run_result& r, const begun_run* run) {

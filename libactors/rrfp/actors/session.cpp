@@ -251,9 +251,7 @@ class session::impl {
   }
 
   run_result ended_early(const error& why) const {
-    run_result nothing;
-    nothing.how = end_of(why.kind);
-    nothing.message = why.message;
+    run_result nothing{.how = end_of(why.kind), .message = why.message};
     nothing.summary.stages.resize(setup_.shape.stages);
     return nothing;
   }

@@ -47,7 +47,7 @@ using ending = job_end;
 struct run_result {
   ending how = ending::done;
   /// What failed and where; empty otherwise.
-  std::string message;
+  std::string message{};
   /// Interrupted between two steps, and all complete steps are saved.
   bool nothing_lost = false;
   /// No task finished for hang_timeout_s: running tasks may never return.
@@ -56,11 +56,11 @@ struct run_result {
   std::optional<node_id> drained{};
   /// Sums up the complete steps; weights_xxh64 only when done. Empty on nodes other than 0, unless
   /// the run is done and makes copies for recovery.
-  run_summary summary;
+  run_summary summary{};
   /// By stage, lines of rrfp/core/transcript.hpp; only with record_transcripts.
-  std::vector<std::vector<std::string>> transcripts;
+  std::vector<std::vector<std::string>> transcripts{};
   /// Which nodes are missing in the trace, and why. Empty: none, or there is no trace.
-  std::string trace_gaps;
+  std::string trace_gaps{};
 };
 
 struct straggler_report {

@@ -136,9 +136,7 @@ status training_loop::begin() {
     const auto agreed = check_ ? check_(member_->run().node.members) : success();
     if (agreed) break;
     // Another process may have been lost meanwhile.
-    run_result ended;
-    ended.how = end_of(agreed.failure().kind);
-    ended.message = agreed.message();
+    const run_result ended{.how = end_of(agreed.failure().kind), .message = agreed.message()};
     if (member_->end(ended) != aftermath::joins_again) return agreed;
   }
   leads_ = member_->run().node.leads();
@@ -420,10 +418,7 @@ void training_loop::run() {
   try {
     end(member_->session().run());
   } catch (const std::exception& e) {
-    run_result failed;
-    failed.how = ending::failed;
-    failed.message = e.what();
-    end(std::move(failed));
+    end({.how = ending::failed, .message = e.what()});
   }
   hooks_->drain();
   {
