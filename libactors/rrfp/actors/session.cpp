@@ -73,7 +73,7 @@ class session::impl {
     if (link && setup_.recovery)
       context->copies = std::make_shared<copy_exchange>(
           *setup_.recovery, *context, cluster_->members->node(), std::move(opened_.buddies));
-    std::unique_ptr<work_queue> saver;
+    std::unique_ptr<compute_thread> saver;
     if (setup_.checkpoint) {
       saver = std::make_unique<compute_thread>("checkpoint");
       context->saver = saver.get();

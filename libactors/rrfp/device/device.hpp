@@ -13,8 +13,6 @@
 #include <rrfp/base/tensor_buffer.hpp>
 #include <rrfp/compute/step_measures.hpp>
 
-#include "work_queue.hpp"
-
 namespace rrfp::actors {
 
 /// What one launch used of the device.
@@ -27,8 +25,19 @@ struct occupancy {
   compute::memory_counts memory;
 };
 
-class device : public work_queue {
+class device {
  public:
+  device() = default;
+  device(const device&) = delete;
+  device& operator=(const device&) = delete;
+  virtual ~device() = default;
+
+  /// Runs work on another thread, in the order in which it was posted, so that it never blocks an
+  /// actor. Thread-safe, like all functions here. After stop(), work is dropped.
+  virtual void post(std::function<void()> work) = 0;
+  /// Drops queued work and interrupts pauses; does not wait for running work.
+  virtual void stop() = 0;
+
   /// Runs `work`, stays busy for the time that it returns, and then calls `after`, from any thread
   /// and in the order of the launches. The results of `work` are complete by then. `after` is not
   /// called after stop().

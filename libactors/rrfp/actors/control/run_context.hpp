@@ -10,7 +10,7 @@
 
 #include <rrfp/actors/session.hpp>
 #include <rrfp/device/collective_watch.hpp>
-#include <rrfp/device/work_queue.hpp>
+#include <rrfp/device/compute_thread.hpp>
 #include <rrfp/metrics/run_counters.hpp>
 #include <rrfp/transport/synchronous_transport.hpp>
 #include <rrfp/transport/transport.hpp>
@@ -38,7 +38,7 @@ struct run_context {
   std::vector<node_id> absent;  ///< the job has gone on without these nodes
   std::unique_ptr<transport> wire;
   synchronous_transport* synchronous = nullptr;  ///< `wire`, if sends block; else null
-  work_queue* saver = nullptr;                   ///< writes checkpoints; null: none are made
+  compute_thread* saver = nullptr;               ///< writes checkpoints; null: none are made
   std::shared_ptr<copy_exchange> copies;         ///< for recovery; null: none are made
   std::function<void(step_id)> on_step_begun;    ///< called by every stage; may be empty
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
