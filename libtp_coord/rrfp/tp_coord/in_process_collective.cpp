@@ -193,8 +193,7 @@ bool in_process_group::break_unless_complete(const std::string& why) {
   return true;
 }
 
-void in_process_group::break_all(const std::string& why,
-                                 barrier_state (*broken)(barrier_state)) {
+void in_process_group::break_all(const std::string& why, barrier_state (*broken)(barrier_state)) {
   {
     const std::lock_guard lock(mutex_);
     if (failure_.empty()) failure_ = why;
