@@ -10,9 +10,9 @@ namespace rrfp::actors {
 
 class collective_watch;
 
-/// Tensors in other memory than the collective's are copied to the host and back. Keep `member` and
-/// call its abort() when the run ends early: this releases a compute thread that waits for other
-/// ranks. `watch` is told of every collective; it may be null.
+/// Tensors must be in the memory that the collective takes. Keep `member` and call its abort() when
+/// the run ends early: this releases a compute thread that waits for other ranks. `watch` is told
+/// of every collective; it may be null.
 std::shared_ptr<compute::rank_group> make_collective_group(
     std::shared_ptr<tp_coord::collective> member,
     std::shared_ptr<collective_watch> watch = nullptr);

@@ -16,7 +16,7 @@ enum class compute_fault : std::uint8_t {
 };
 
 /// The message names stage, task and step, and has the first line of the library's message. The
-/// step cannot be completed afterwards; call stage_compute::abort_step().
+/// step cannot be completed afterwards.
 class compute_error : public std::runtime_error {
  public:
   compute_error(compute_fault fault, const std::string& message)

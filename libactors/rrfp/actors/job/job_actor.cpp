@@ -75,15 +75,9 @@ job_actor::job_actor(caf::actor_config& config, job_setup job)
       planner_(
           {setup_.replicas, setup_.shape.stages, std::move(job.devices), setup_.measures_shares}),
       core_(core_options(*context_, recovery_, totals_)) {
-  set_exception_handler([this](std::exception_ptr& problem) -> caf::error {
-    // Not through the core, which may have ended the run in the event whose actions threw.
-    try {
-      std::rethrow_exception(problem);
-    } catch (const std::exception& e) {
-      carry_out(
-          job_action::end{job_end::failed, fmt::format("job: {}", e.what()), core_.nothing_lost()});
-    }
-    return caf::exit_reason::user_shutdown;
+  // Not through the core, which may have ended the run in the event whose actions threw.
+  on_exception(this, [this](const std::string& why) {
+    carry_out(job_action::end{job_end::failed, "job: " + why, core_.nothing_lost()});
   });
 }
 

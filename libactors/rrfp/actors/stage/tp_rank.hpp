@@ -20,9 +20,9 @@
 
 namespace rrfp::actors {
 
-/// The parameters of a rank.
 class state_copy;
 
+/// The parameters of a rank.
 struct rank_parts {
   rank_address address;
   /// The stage that holds the other side of a tied parameter; its own stage if there is none.
