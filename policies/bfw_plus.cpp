@@ -7,9 +7,8 @@
 /// - A stage that has fewer microbatches between F and B than stages behind it is still filling the
 ///   pipeline: F goes first.
 /// - The last stage has its gradient at once: B goes first, so that the backward path starts early.
-/// - Elsewhere B and F alternate, as in BFW. With several chunks this includes the first and the
-/// last
-///   stage: others wait for the B of the one, and the F of the other.
+/// - Elsewhere B and F alternate, as in BFW. With several chunks also on the first stage and on the
+///   last one: others wait for the B of the one and for the F of the other.
 /// - W is divided: a B that arrives waits for a piece, not for a whole W.
 /// - F takes the larger chunk first.
 ///
