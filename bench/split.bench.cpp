@@ -160,7 +160,6 @@ torch::nn::Sequential cnn() {
 
 int main() {
   prepare_compute_thread();
-  initialize_vector_kernels();
   at::manual_seed(1);
   std::printf("%-28s %8s %8s %8s %8s %8s %10s %10s\n", "", "BW ms", "B ms", "W ms", "(B+W)/BW",
               "W share", "after F MB", "after B MB");
