@@ -211,7 +211,7 @@ class leader_core {
   std::set<node_id> told_;                  ///< know that the job is over, and need nothing more
   std::optional<connection_id> dismissed_;  ///< the newest
   int refusals_ = 0;
-  std::map<std::uint32_t, std::string> refused_;  ///< why, by node; the last time
+  std::map<std::uint32_t, std::string> refused_;  ///< why, by node, until it joins
 };
 
 }  // namespace rrfp::membership_core

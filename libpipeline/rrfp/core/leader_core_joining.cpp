@@ -111,6 +111,7 @@ void leader_core::introduce_node(peer& p, const any_message& m) {
   p.quorum = said->quorum;
   p.port = said->port;
   p.at = stage::joined;
+  refused_.erase(p.node.value());
   ++joined_;
   last_joined_ = now_;
   goes_on_ |= p.again;
