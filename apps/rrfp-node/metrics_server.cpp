@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -20,6 +19,7 @@
 #include <CivetServer.h>
 #include <fmt/format.h>
 
+#include <rrfp/base/parse_number.hpp>
 #include <rrfp/metrics/prometheus_text.hpp>
 
 #include "../common/console.hpp"
@@ -112,10 +112,8 @@ result<http_address> parse_http_address(const std::string& text) {
   else if (at.host.find_first_of(":[],") != std::string::npos)
     return wrong("not a host name or address");
   if (at.host.empty()) at.host = "127.0.0.1";
-  const auto* const end = text.data() + text.size();
-  const auto [rest, problem] = std::from_chars(text.data() + colon + 1, end, at.port);
-  if (problem != std::errc{} || rest != end || at.port == 0)
-    return wrong("no port from 1 to 65535");
+  at.port = parse_number<std::uint16_t>(std::string_view{text}.substr(colon + 1)).value_or(0);
+  if (at.port == 0) return wrong("no port from 1 to 65535");
   return at;
 }
 

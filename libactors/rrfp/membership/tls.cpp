@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <utility>
 
 #include <openssl/err.h>
@@ -10,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/base/parse_number.hpp>
 
 namespace rrfp::actors::control {
 
@@ -94,13 +94,11 @@ struct tls::callbacks {
                           SSL_SESSION** session) {
     auto& c = *static_cast<tls*>(SSL_get_app_data(ssl));
     const std::string_view text{reinterpret_cast<const char*>(identity), size};
-    std::uint32_t node = 0;
-    const auto* const last = text.data() + text.size();
     *session = nullptr;
     if (!text.starts_with(identity_head)) return 1;
-    const auto [stop, wrong] = std::from_chars(text.data() + identity_head.size(), last, node);
-    if (stop != last || wrong != std::errc{}) return 1;
-    c.named_ = node_id{node};
+    const auto node = parse_number<std::uint32_t>(text.substr(identity_head.size()));
+    if (!node) return 1;
+    c.named_ = node_id{*node};
     *session = c.session();
     return 1;
   }
