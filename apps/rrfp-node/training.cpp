@@ -126,16 +126,16 @@ void training::on_joining(std::function<void()> interrupt, bool handed_over) {
   interrupts_.on_interrupt(std::move(interrupt));
 }
 
-actors::membership_options training::hooks_of_join() {
-  actors::membership_options hooks;
-  hooks.listen_fd = duplicate(seat_.join.rendezvous_fd);
-  hooks.key_fd = duplicate(seat_.join.key_fd);
-  hooks.version = RRFP_VERSION;
-  hooks.description = seat_.description;
-  hooks.on_refused = [](const std::string& why) { print_error("rrfp-node: {}\n", why); };
+actors::membership_options training::options_of_join() {
+  actors::membership_options options;
+  options.listen_fd = duplicate(seat_.join.rendezvous_fd);
+  options.key_fd = duplicate(seat_.join.key_fd);
+  options.version = RRFP_VERSION;
+  options.description = seat_.description;
+  options.on_refused = [](const std::string& why) { print_error("rrfp-node: {}\n", why); };
   // The launcher names the lost node.
-  if (!seat_.join.launched) hooks.on_gone_early = hooks.on_refused;
-  return hooks;
+  if (!seat_.join.launched) options.on_gone_early = options.on_refused;
+  return options;
 }
 
 void training::on_waiting(const std::string& text) {

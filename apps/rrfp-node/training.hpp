@@ -63,7 +63,7 @@ class training : public actors::job_program {
 
  private:
   void on_joining(std::function<void()> interrupt, bool handed_over) override;
-  actors::membership_options hooks_of_join() override;
+  actors::membership_options options_of_join() override;
   bool joins_once() override { return interrupts_.is_draining(); }
   void on_waiting(const std::string& text) override;
   bool has_joined(bool well) override;

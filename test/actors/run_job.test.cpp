@@ -51,11 +51,11 @@ class telling_program : public job_program {
  public:
   telling_program(int listen_fd, int steps_fd) : listen_fd_(listen_fd), steps_fd_(steps_fd) {}
 
-  membership_options hooks_of_join() override {
-    membership_options hooks;
-    hooks.listen_fd = listen_fd_ < 0 ? -1 : ::dup(listen_fd_);
-    hooks.version = "1";
-    return hooks;
+  membership_options options_of_join() override {
+    membership_options options;
+    options.listen_fd = listen_fd_ < 0 ? -1 : ::dup(listen_fd_);
+    options.version = "1";
+    return options;
   }
   status prepare(const begun_run&, session_setup& setup) override {
     if (listen_fd_ >= 0)

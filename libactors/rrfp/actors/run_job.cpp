@@ -108,11 +108,11 @@ class job_member::impl {
     const auto limit = card_.lost.empty() ? j.transport.join_timeout_s : recovery().hold_s;
     const auto since = card_.lost.empty() ? clock::now() : *lost_at_;
     for (j.transport.join_timeout_s = limit;;) {
-      auto hooks = program_.hooks_of_join();
-      hooks.standing = standing_;
-      hooks.stop = stop;
-      hooks.on_waiting = [this](const std::string& text) { program_.on_waiting(text); };
-      auto members = join_job(j, *job_.place, *job_.framework, std::move(hooks));
+      auto options = program_.options_of_join();
+      options.standing = standing_;
+      options.stop = stop;
+      options.on_waiting = [this](const std::string& text) { program_.on_waiting(text); };
+      auto members = join_job(j, *job_.place, *job_.framework, std::move(options));
       const auto left = limit - in_seconds{clock::now() - since}.count();
       if (members || !may_try_again(members.failure()) || left <= 0) return members;
       program_.on_waiting(members.message());

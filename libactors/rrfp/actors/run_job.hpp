@@ -96,7 +96,7 @@ class job_program {
   virtual void on_joining(std::function<void()> /*interrupt*/, bool /*handed_over*/) {}
   /// What the program adds to an attempt to join: inherited descriptors, `version`, `description`,
   /// `on_refused` and `on_gone_early`. The library sets the rest.
-  virtual membership_options hooks_of_join() { return {}; }
+  virtual membership_options options_of_join() { return {}; }
   /// Whether the attempt is the last one even if other nodes are missing.
   virtual bool joins_once() { return false; }
   /// A line about what the wait is for, about once a second.

@@ -47,12 +47,12 @@ class training_loop::program final : public job_program {
 
   std::function<void()> look;  ///< may be empty; what it throws ends the wait for other processes
 
-  membership_options hooks_of_join() override {
-    membership_options hooks;
-    hooks.version = loop_.options_.version;
-    hooks.description = loop_.places_->describe(loop_.node_);
-    hooks.on_refused = print_to_stderr;
-    return hooks;
+  membership_options options_of_join() override {
+    membership_options options;
+    options.version = loop_.options_.version;
+    options.description = loop_.places_->describe(loop_.node_);
+    options.on_refused = print_to_stderr;
+    return options;
   }
   void on_waiting(const std::string&) override {
     if (look) look();
