@@ -19,11 +19,10 @@
 // Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>
 
+namespace rrfp::actors::test::checkpoints {
+
 namespace {
 
-using namespace rrfp;
-using namespace rrfp::actors;
-using namespace rrfp::actors::test;
 using Catch::Matchers::Contains;
 using rrfp::test::scratch_folder;
 
@@ -392,3 +391,5 @@ TEST_CASE("tensors of every type, and their parts, are read back from a rank's f
   all = {{"complex", make_host_buffer(dtype::other, {2})}};
   CHECK_FALSE(write_rank(folder / "", stage_id{0}, rank_id{1}, 5, all).ok());
 }
+
+}  // namespace rrfp::actors::test::checkpoints

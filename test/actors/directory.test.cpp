@@ -35,10 +35,11 @@ struct mailbox {
 };
 
 const actor_address stage_3 = supervisor_of(replica_id{1}, stage_id{3});
-const mail_ranges run{{4, 2, 8, placement::interleaved}, 4, 2, 3};
+const mail_ranges ranges_of_run{{4, 2, 8, placement::interleaved}, 4, 2, 3};
 
 /// Of node `here`; the ranks are on node 2.
-directory directory_of(node_id here, directory::send_function send, const mail_ranges& r = run) {
+directory directory_of(node_id here, directory::send_function send,
+                       const mail_ranges& r = ranges_of_run) {
   return {here, [](const rank_address&) { return node_id{2}; }, std::move(send), r};
 }
 
@@ -56,7 +57,7 @@ std::string mail_of(Message m) {
 
 /// Why a run refuses this message; empty: it does not.
 template <class Message>
-std::string refusal_of(Message m, const mail_ranges& r = run) {
+std::string refusal_of(Message m, const mail_ranges& r = ranges_of_run) {
   mailbox<Message> box;
   auto there = directory_of(node_id{2}, {}, r);
   there.bind(stage_3, box.actor);
@@ -211,7 +212,7 @@ TEST_CASE("Mail whose tables are not as large as the run is refused") {
 }
 
 TEST_CASE("Mail about checkpoints and copies is refused by a run that makes none") {
-  auto both = run;
+  auto both = ranges_of_run;
   both.saves = both.copies = true;
   CHECK(refusal_of(take_snapshot{1}) == "take_snapshot: this run makes no checkpoints");
   CHECK(refusal_of(snapshot_taken{1}) == "snapshot_taken: this run makes no checkpoints");

@@ -62,12 +62,6 @@ class observed_policy final : public policy {
   const std::function<void(const task&)> tell_;
 };
 
-run_result run(session_setup setup) {
-  auto opened = session::open(std::move(setup));
-  REQUIRE(opened.ok());
-  return (*opened)->run();
-}
-
 }  // namespace
 
 TEST_CASE("a virtual device runs its work in order and stays busy as long as the work returns") {
@@ -140,7 +134,7 @@ TEST_CASE("an emulated run takes the time of its tasks and holds the expected sl
   for (const auto mode : {dispatch_mode::in_order, dispatch_mode::ready}) {
     INFO(name(mode));
     const choice_of_run c{shape, mode, "one_f_one_b"};
-    const auto r = run(emulated_setup(c, 3));
+    const auto r = run_session(emulated_setup(c, 3));
     INFO(r.message);
     REQUIRE(r.how == ending::done);
     CHECK(r.summary.steps == 3);
@@ -172,7 +166,7 @@ TEST_CASE("the thread on which a task ends decides what runs next, even if slots
       on_timer += name == std::string_view{"virtual devices"};
     });
   };
-  const auto r = run(std::move(setup));
+  const auto r = run_session(std::move(setup));
   INFO(r.message);
   REQUIRE(r.how == ending::done);
   CHECK(launched == 3 * 2 * 32 * 3);
@@ -184,7 +178,7 @@ TEST_CASE("128 emulated ranks train in one process") {
   const pipeline_shape shape{16, 1, 8, placement::linear};
   auto setup = emulated_setup({shape, dispatch_mode::ready, "bfw"}, 2);
   setup.ranks = 8;
-  const auto r = run(std::move(setup));
+  const auto r = run_session(std::move(setup));
   INFO(r.message);
   REQUIRE(r.how == ending::done);
   CHECK(r.summary.steps == 2);
@@ -215,7 +209,7 @@ std::vector<straggler_report> stragglers_of(
   setup.emulated->task_ms = std::move(ms);
   std::vector<straggler_report> told;
   setup.on_straggler = [&](const straggler_report& r) { told.push_back(r); };
-  const auto r = run(std::move(setup));
+  const auto r = run_session(std::move(setup));
   INFO(r.message);
   REQUIRE(r.how == ending::done);
   return told;
@@ -264,7 +258,7 @@ TEST_CASE("a replica with a slow stage leaves microbatches to the others") {
     CHECK(s.losses.size() == 32);
     shares.push_back(s.shares);
   };
-  const auto r = run(std::move(setup));
+  const auto r = run_session(std::move(setup));
   INFO(r.message);
   REQUIRE(r.how == ending::done);
   REQUIRE(shares.size() == 20);
@@ -288,7 +282,7 @@ TEST_CASE("a replica keeps its microbatches if the policy is not defined for oth
   };
   bool shared = false;
   setup.on_step = [&](const step_summary& s) { shared = shared || !s.shares.empty(); };
-  const auto r = run(std::move(setup));
+  const auto r = run_session(std::move(setup));
   INFO(r.message);
   CHECK(r.how == ending::done);
   CHECK_FALSE(shared);

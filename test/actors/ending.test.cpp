@@ -22,12 +22,6 @@ session_setup setup_of(std::uint64_t steps) {
   return small_setup({shape}, compute::test::small_model(), train);
 }
 
-run_result run(session_setup setup) {
-  auto opened = session::open(std::move(setup));
-  REQUIRE(opened.ok());
-  return (*opened)->run();
-}
-
 class failing_source final : public compute::batch_source {
  public:
   compute::microbatch load(step_id step, microbatch_id mb) const override {
@@ -47,7 +41,7 @@ TEST_CASE("a failing task ends the run with an error that names stage and cause"
   auto parts = small_parts(shape, compute::test::small_model(), setup.train);
   parts.data = std::make_shared<failing_source>();
   train(setup, std::move(parts));
-  const auto r = run(std::move(setup));
+  const auto r = run_session(std::move(setup));
   CHECK(r.how == ending::bad_input);
   CHECK_THAT(r.message, Contains("stage 0") && Contains("the disk is gone"));
   CHECK(r.summary.steps == 1);
@@ -62,7 +56,7 @@ TEST_CASE("a lost message ends the run with a report of who waits for what") {
     return lost ? 1e7 : 0.0;
   };
   const auto begun = std::chrono::steady_clock::now();
-  const auto r = run(std::move(setup));
+  const auto r = run_session(std::move(setup));
   CHECK(r.how == ending::failed);
   CHECK_THAT(r.message,
              Contains("stage 2: step 2") && Contains("for F4, whose input comes from stage 1"));
@@ -89,7 +83,7 @@ TEST_CASE("a tensor of a microbatch that the run does not have ends the run") {
   setup.wrap_transport = [](std::unique_ptr<transport> inner) {
     return std::make_unique<renumbering>(std::move(inner));
   };
-  const auto r = run(std::move(setup));
+  const auto r = run_session(std::move(setup));
   CHECK(r.how == ending::failed);
   CHECK_THAT(r.message,
              Contains("stage 1: step 1: an input of microbatch 6: expected less than 6"));
@@ -111,7 +105,7 @@ TEST_CASE("an interrupt ends a run during a long task") {
   CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds{20});
 }
 
-TEST_CASE("an interrupt before run() ends the run") {
+TEST_CASE("an interrupt before run_session() ends the run") {
   auto opened = session::open(setup_of(1000));
   REQUIRE(opened.ok());
   (*opened)->interrupt();
@@ -136,7 +130,7 @@ TEST_CASE("an interrupt at any moment of the start ends the run") {
 }
 
 TEST_CASE("a run of zero steps ends at once with the initial weights") {
-  const auto r = run(setup_of(0));
+  const auto r = run_session(setup_of(0));
   CHECK(r.how == ending::done);
   CHECK(r.summary.steps == 0);
   CHECK(r.summary.weights_xxh64 != 0);

@@ -13,11 +13,9 @@
 // Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>
 
-namespace {
+namespace rrfp::actors::test::spread {
 
-using namespace rrfp;
-using namespace rrfp::actors;
-using namespace rrfp::actors::test;
+namespace {
 
 constexpr std::uint32_t microbatches = 6;
 
@@ -172,3 +170,5 @@ TEST_CASE("blocking sends give the same bits on several nodes as in one process"
     for (const auto& stage : result.summary.stages) CHECK(stage.blocked_ms > 0);
   }
 }
+
+}  // namespace rrfp::actors::test::spread

@@ -53,12 +53,6 @@ session_setup blocking_setup(const pipeline_shape& shape, const std::string& pol
   return s;
 }
 
-run_result run(session_setup setup) {
-  auto opened = session::open(std::move(setup));
-  REQUIRE(opened.ok());
-  return (*opened)->run();
-}
-
 }  // namespace
 
 TEST_CASE("a message leaves when both ends have posted, in either order") {
@@ -92,7 +86,7 @@ TEST_CASE("every fixed schedule of one chunk completes with blocking sends, with
       INFO(policy << ", " << ranks << " ranks");
       auto setup = blocking_setup({4, 1, 8, placement::linear}, policy, 0.2);
       setup.ranks = ranks;
-      const auto r = run(std::move(setup));
+      const auto r = run_session(std::move(setup));
       INFO(r.message);
       REQUIRE(r.how == ending::done);
       CHECK(r.summary.steps == 2);
@@ -101,7 +95,7 @@ TEST_CASE("every fixed schedule of one chunk completes with blocking sends, with
 
 TEST_CASE("a stage is blocked for at least the time that its messages take") {
   const pipeline_shape shape{3, 1, 6, placement::linear};
-  const auto r = run(blocking_setup(shape, "one_f_one_b", 3));
+  const auto r = run_session(blocking_setup(shape, "one_f_one_b", 3));
   REQUIRE(r.how == ending::done);
   const double steps = 2;
   // Stage 0 sends each activation, stage 2 each gradient, stage 1 both.
@@ -110,5 +104,6 @@ TEST_CASE("a stage is blocked for at least the time that its messages take") {
   CHECK(r.summary.stages[2].blocked_ms >= steps * 6 * 3);
   auto free = blocking_setup(shape, "one_f_one_b", 3);
   free.blocking_messages = false;
-  for (const auto& stage : run(std::move(free)).summary.stages) CHECK(stage.blocked_ms == 0);
+  for (const auto& stage : run_session(std::move(free)).summary.stages)
+    CHECK(stage.blocked_ms == 0);
 }

@@ -15,12 +15,7 @@ using namespace rrfp;
 using namespace rrfp::actors;
 using namespace rrfp::actors::test;
 namespace fs = std::filesystem;
-
-struct scratch_folder {
-  fs::path path = fs::temp_directory_path() / ("rrfp-trace-" + std::to_string(::getpid()));
-  scratch_folder() { fs::create_directories(path); }
-  ~scratch_folder() { fs::remove_all(path); }
-};
+using rrfp::test::scratch_folder;
 
 }  // namespace
 
@@ -37,9 +32,9 @@ TEST_CASE("a trace holds every task of every step, in order and without overlap"
   CHECK(trace.tasks().size() == 2 * 3 * (5 * 3));
 
   const scratch_folder folder;
-  const auto path = (folder.path / "trace.json").string();
+  const auto path = folder / "trace.json";
   REQUIRE(write_chrome_json(path, {{"a \"quoted\" run", &trace}}).ok());
-  CHECK(std::distance(fs::directory_iterator{folder.path}, {}) == 1);
+  CHECK(std::distance(fs::directory_iterator{fs::path{path}.parent_path()}, {}) == 1);
   const auto json = nlohmann::json::parse(std::ifstream{path});
   std::map<int, double> last_end;
   std::size_t tasks = 0;

@@ -12,8 +12,6 @@ namespace {
 using namespace rrfp::actors;
 using std::chrono::milliseconds;
 
-rank_address on_node(std::uint32_t number) { return {stage_id{number}, rank_id{0}}; }
-
 message from_0_to_1(std::uint32_t mb, std::int64_t floats) {
   return {{payload::activation, step_id{2}, microbatch_id{mb}, chunk_id{0}, on_node(0), on_node(1)},
           make_host_buffer(dtype::float32, {floats})};

@@ -26,8 +26,6 @@ using std::chrono::seconds;
 
 constexpr std::size_t mib = std::size_t{1} << 20;
 
-rank_address on_node(std::uint32_t number) { return {stage_id{number}, rank_id{0}}; }
-
 message message_of(std::uint32_t from, std::uint32_t to, std::uint32_t mb, tensor_buffer tensor) {
   return {
       {payload::activation, step_id{7}, microbatch_id{mb}, chunk_id{1}, on_node(from), on_node(to)},

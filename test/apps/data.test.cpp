@@ -20,7 +20,7 @@ std::string job_of(const std::string& file, const std::string& data) {
   return file;
 }
 
-std::string lines_of(const std::string& file, const std::string& lines) {
+std::string with_lines(const std::string& file, const std::string& lines) {
   std::ofstream{file} << lines;
   return file;
 }
@@ -36,9 +36,10 @@ TEST_CASE("a job trains on windows of a token file, with the same bits in every 
       tokens.write(reinterpret_cast<const char*>(&id), sizeof id);
     }
   }
-  lines_of(folder / "a.json",
-           "{\"format\": \"rrfp-tokens\", \"version\": 1, \"dtype\": \"uint16\", \"tokens\": 1000, "
-           "\"vocabulary\": 251}");
+  with_lines(
+      folder / "a.json",
+      "{\"format\": \"rrfp-tokens\", \"version\": 1, \"dtype\": \"uint16\", \"tokens\": 1000, "
+      "\"vocabulary\": 251}");
   const auto job = job_of(folder / "job.toml",
                           "tokens = \"a.bin\"\n[[compare]]\nname = \"a\"\ndispatch.mode = "
                           "\"in-order\"\ndispatch.policy = \"one_f_one_b\"\n[[compare]]\nname = "
@@ -53,7 +54,7 @@ TEST_CASE("a job trains on windows of a token file, with the same bits in every 
 
 TEST_CASE("samples that are left out are reported once") {
   const scratch_folder folder;
-  lines_of(folder / "a.jsonl", "{\"text\": \"good\"}\nbad\n{\"text\": \"\"}\n");
+  with_lines(folder / "a.jsonl", "{\"text\": \"good\"}\nbad\n{\"text\": \"\"}\n");
   const auto job = job_of(folder / "job.toml", "jsonl = \"a.jsonl\"\nbad_samples = \"skip\"\n");
   const auto o = run_program({RRFP_NODE, "check", job});
   INFO(o.err);
@@ -72,14 +73,14 @@ TEST_CASE("wrong data is refused with the lines of the job and of the data") {
       CHECK(o.err == "rrfp-node: " + job + ":15: data." + expected + "\n");
     }
   };
-  const auto lines = lines_of(folder / "a.jsonl", "{\"text\": \"good\"}\n{\"txt\": 1}\n");
+  const auto lines = with_lines(folder / "a.jsonl", "{\"text\": \"good\"}\n{\"txt\": 1}\n");
   check("jsonl = \"a.jsonl\"\n",
         "jsonl: " + lines + ":2: \"text\": expected a string, got an object without that key");
   const auto images =
-      lines_of(folder / "b.jsonl", "{\"text\": \"a picture\", \"image\": \"none.png\"}\n");
+      with_lines(folder / "b.jsonl", "{\"text\": \"a picture\", \"image\": \"none.png\"}\n");
   check("images = \"b.jsonl\"\n", "images: " + images + ":1: " + (folder / "none.png") +
                                       ": cannot be read: No such file or directory");
-  const auto tokens = lines_of(folder / "a.bin", "xx");
+  const auto tokens = with_lines(folder / "a.bin", "xx");
   check("tokens = \"a.bin\"\n",
         "tokens: " + (folder / "a.json") + ": cannot be read: No such file or directory");
 }

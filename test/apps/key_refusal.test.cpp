@@ -10,7 +10,7 @@ using namespace rrfp::test;
 using namespace rrfp::actors::testing;
 using Catch::Matchers::Contains;
 
-const std::string job_text = R"([pipeline]
+const std::string short_job = R"([pipeline]
 stages = 3
 microbatches = 4
 [model]
@@ -38,7 +38,7 @@ std::uint16_t free_port() {
 class job_with_key {
  public:
   job_with_key() {
-    std::ofstream{folder_ / "job.toml"} << job_text;
+    std::ofstream{folder_ / "job.toml"} << short_job;
     write_key(folder_ / "good", key_text);
     write_key(folder_ / "bad", bad_key);
   }

@@ -9,10 +9,10 @@ using namespace rrfp::test;
 using Catch::Matchers::Contains;
 using nlohmann::json;
 
-const std::string job = RRFP_SOURCE "/apps/jobs/quickstart.toml";
+const std::string quickstart = RRFP_SOURCE "/apps/jobs/quickstart.toml";
 
-const std::vector<std::string> short_run{
-    RRFP_NODE, "run", job, "--set", "train.steps=3", "--set", "jitter.compute=none"};
+const std::vector<std::string> short_run{RRFP_NODE,       "run",   quickstart,           "--set",
+                                         "train.steps=3", "--set", "jitter.compute=none"};
 
 std::size_t longest_line(const std::string& text) {
   std::istringstream in{text};
@@ -239,7 +239,7 @@ TEST_CASE("the profile of a run with one layer per stage cuts a job by cost and 
 
 TEST_CASE("SIGINT ends the run within 2 s with code 130 and a valid trace") {
   const scratch_folder folder;
-  program training{{RRFP_NODE, "run", job, "--trace", folder / "trace.json", "--json",
+  program training{{RRFP_NODE, "run", quickstart, "--trace", folder / "trace.json", "--json",
                     folder / "out.jsonl", "--set", "run.progress=lines"}};
   for (int i = 0;
        i < 6000 && text_of(folder / "out.jsonl").find("\"step\":1,") == std::string::npos; ++i)
@@ -259,7 +259,7 @@ TEST_CASE(
   const scratch_folder folder;
   const auto trace = folder / "trace.json";
   for (int ms : {0, 5, 20, 50, 100, 150, 200, 300, 400, 600}) {
-    program training{{RRFP_NODE, "run", job, "--trace", trace}};
+    program training{{RRFP_NODE, "run", quickstart, "--trace", trace}};
     std::this_thread::sleep_for(std::chrono::milliseconds{ms});
     training.signal(SIGINT);
     const auto o = training.wait();
@@ -281,7 +281,7 @@ TEST_CASE("a full disk is reported") {
 }
 
 TEST_CASE("check prints the plan in 80 columns and runs nothing") {
-  const auto o = run_program({RRFP_NODE, "check", job});
+  const auto o = run_program({RRFP_NODE, "check", quickstart});
   INFO(o.out << o.err);
   REQUIRE(o.code == 0);
   CHECK_THAT(o.out, Contains("4 stages x 1 chunks (linear)") && Contains("\n16 microbatches") &&
@@ -307,8 +307,9 @@ TEST_CASE("check predicts no time without [cost], and says so") {
 
 TEST_CASE("check simulates no more tasks than its limit, and says so") {
   const auto checked = [](const std::string& microbatches, const std::string& stages) {
-    const auto o = run_program({RRFP_NODE, "check", job, "--set", "pipeline.stages=" + stages,
-                                "--set", "pipeline.microbatches=" + microbatches});
+    const auto o =
+        run_program({RRFP_NODE, "check", quickstart, "--set", "pipeline.stages=" + stages, "--set",
+                     "pipeline.microbatches=" + microbatches});
     INFO(o.out << o.err);
     REQUIRE(o.code == 0);
     CHECK(longest_line(o.out) <= 80);

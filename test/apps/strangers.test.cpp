@@ -19,7 +19,7 @@ using namespace rrfp::test;
 
 constexpr int strangers = 200;
 
-const std::string job_text = R"([pipeline]
+const std::string endless_job = R"([pipeline]
 stages = 2
 microbatches = 8
 [model]
@@ -101,7 +101,7 @@ TEST_CASE("Strangers change nothing in a running job of two nodes, and cost it n
   const char* const wanted = std::getenv("RRFP_STRANGERS_S");
   const std::chrono::seconds stay{wanted != nullptr ? std::atoi(wanted) : 2};
   const scratch_folder folder;
-  std::ofstream{folder / "job.toml"} << job_text;
+  std::ofstream{folder / "job.toml"} << endless_job;
   const auto lines = folder / "run.jsonl";
   // Else the address sanitizer keeps the memory that the job frees.
   const char* const options = std::getenv("ASAN_OPTIONS");

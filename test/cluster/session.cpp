@@ -252,7 +252,7 @@ void session::unreachable(const std::string& why) {
 
 void session::end(run_end how) {
   if (std::exchange(has_ended_, true)) return;
-  for (auto& stage : stages_) stage->core.on(event{abort{}});
+  for (auto& stage : stages_) stage->core.on(rrfp::event{abort{}});
   on_end_(std::move(how));
 }
 
@@ -605,7 +605,7 @@ void session::send_to_ranks(const stage_driver& stage, mail m) {
   }
 }
 
-void session::notify(stage_driver& stage, const event& e) {
+void session::notify(stage_driver& stage, const rrfp::event& e) {
   stage.core.on(e);
   if (!std::exchange(stage.is_notified, true)) notified_.push_back(&stage);
 }
@@ -667,7 +667,7 @@ void session::on_arrived(stage_driver& stage, const mail& m) {
 
 void session::choose(stage_driver& stage) {
   if (stage.phase != stage_phase::running) return;
-  for (const auto& a : stage.core.on(event{decide{}})) {
+  for (const auto& a : stage.core.on(rrfp::event{decide{}})) {
     const auto* const l = std::get_if<launch>(&a);
     if (l == nullptr) continue;
     for (std::uint32_t r = 0; r < c().ranks; ++r) {

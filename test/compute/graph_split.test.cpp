@@ -18,7 +18,7 @@
 
 #include "small_model.hpp"
 
-namespace rrfp::compute::test {
+namespace rrfp::compute::test::graph_splits {
 
 namespace {
 
@@ -494,4 +494,4 @@ TEST_CASE("W computes all gradients of a first stage without own operators") {
   CHECK(stage->meter().current() == 0);
 }
 
-}  // namespace rrfp::compute::test
+}  // namespace rrfp::compute::test::graph_splits

@@ -9,7 +9,7 @@
 #include "pipeline.hpp"
 #include "small_model.hpp"
 
-namespace rrfp::compute::test {
+namespace rrfp::compute::test::memory {
 
 namespace {
 
@@ -178,4 +178,4 @@ TEST_CASE("an aborted step leaves nothing behind, and every stage of a pipeline 
   CHECK(p.hash() != before);
 }
 
-}  // namespace rrfp::compute::test
+}  // namespace rrfp::compute::test::memory

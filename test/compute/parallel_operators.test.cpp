@@ -17,7 +17,7 @@
 
 #include "ranks.hpp"
 
-namespace rrfp::compute::test {
+namespace rrfp::compute::test::parallel_operators {
 
 namespace {
 
@@ -346,4 +346,4 @@ TEST_CASE("a group of one rank changes no bit and costs nothing") {
   }
 }
 
-}  // namespace rrfp::compute::test
+}  // namespace rrfp::compute::test::parallel_operators

@@ -14,7 +14,7 @@
 #include "ranks.hpp"
 #include "small_model.hpp"
 
-namespace rrfp::compute::test {
+namespace rrfp::compute::test::parallel_stage {
 
 namespace {
 
@@ -244,4 +244,4 @@ TEST_CASE("shards of any two partitions have the correct overlap") {
   }
 }
 
-}  // namespace rrfp::compute::test
+}  // namespace rrfp::compute::test::parallel_stage

@@ -14,7 +14,7 @@
 #include "ranks.hpp"
 #include "small_model.hpp"
 
-namespace rrfp::compute::test {
+namespace rrfp::compute::test::parallel_training {
 
 namespace {
 
@@ -68,7 +68,7 @@ struct run_options {
   split backward = split::mixed;
   std::uint64_t order_seed = 1;
   std::uint64_t first_step = 0;
-  std::uint64_t steps = test::steps;
+  std::uint64_t steps = parallel_training::steps;
   std::vector<named_tensor> restored;
 };
 
@@ -304,4 +304,4 @@ TEST_CASE("a checkpoint without one rank is refused with the missing part") {
                                                 "'transformer.wte.weight' hold 1024 of the 2048"));
 }
 
-}  // namespace rrfp::compute::test
+}  // namespace rrfp::compute::test::parallel_training

@@ -31,7 +31,7 @@ struct scratch {
   }
 };
 
-source_config config_of(std::vector<std::string> text) {
+source_config config_of_text(std::vector<std::string> text) {
   source_config c;
   c.data.text = std::move(text);
   c.data.microbatch_size = 3;
@@ -59,7 +59,7 @@ void check_refused(const source_config& c, const std::string& path, const std::s
 
 TEST_CASE("a microbatch is windows of the text, the targets one byte on") {
   const scratch s;
-  const auto source = text_source::make(config_of({s.write("a", alphabet(100))})).value();
+  const auto source = text_source::make(config_of_text({s.write("a", alphabet(100))})).value();
   const auto batch = source->load(step_id{2}, microbatch_id{1});
   CHECK(batch.inputs.sizes().equals({3, 8}));
   CHECK(batch.tokens == 24);
@@ -72,7 +72,7 @@ TEST_CASE("a microbatch is windows of the text, the targets one byte on") {
 
 TEST_CASE("loads give the same result in any order and from any source object") {
   const scratch s;
-  const auto config = config_of({s.write("a", alphabet(1000))});
+  const auto config = config_of_text({s.write("a", alphabet(1000))});
   const auto source = text_source::make(config).value();
   const auto again = text_source::make(config).value();
   const auto load = [](const auto& from, std::uint64_t step, std::uint32_t mb) {
@@ -92,7 +92,7 @@ TEST_CASE("loads give the same result in any order and from any source object") 
 
 TEST_CASE("windows reach every position of the text, also the first and the last") {
   const scratch s;
-  auto config = config_of({s.write("a", alphabet(12))});  // windows begin at 0, 1, 2, 3
+  auto config = config_of_text({s.write("a", alphabet(12))});  // windows begin at 0, 1, 2, 3
   const auto source = text_source::make(config).value();
   std::set<std::int64_t> first_bytes;
   for (std::uint64_t step = 0; step < 50; ++step) {
@@ -107,8 +107,9 @@ TEST_CASE("a folder means its files, sorted by path") {
   s.write("corpus/b.txt", "second half.");
   s.write("corpus/a/deep.txt", "First half, ");
   const auto whole = s.write("whole", "First half, second half.");
-  const auto of_folder = text_source::make(config_of({(s.folder / "corpus").string()})).value();
-  const auto of_file = text_source::make(config_of({whole})).value();
+  const auto of_folder =
+      text_source::make(config_of_text({(s.folder / "corpus").string()})).value();
+  const auto of_file = text_source::make(config_of_text({whole})).value();
   CHECK(of_folder->bytes() == of_file->bytes());
   CHECK(of_folder->fingerprint() == of_file->fingerprint());
 }
@@ -116,34 +117,34 @@ TEST_CASE("a folder means its files, sorted by path") {
 TEST_CASE("unusable text is refused by name") {
   const scratch s;
   const auto missing = (s.folder / "missing.txt").string();
-  check_refused(config_of({missing}), missing, "does not exist");
-  check_refused(config_of({}), "names no file", "or folder");
+  check_refused(config_of_text({missing}), missing, "does not exist");
+  check_refused(config_of_text({}), "names no file", "or folder");
 
   fs::create_directories(s.folder / "nothing");
   const auto nothing = (s.folder / "nothing").string();
-  check_refused(config_of({nothing}), nothing, "holds no regular file");
+  check_refused(config_of_text({nothing}), nothing, "holds no regular file");
 
   const auto empty = s.write("empty", "");
-  check_refused(config_of({empty}), empty, "holds 0 bytes");
+  check_refused(config_of_text({empty}), empty, "holds 0 bytes");
   const auto short_text = s.write("short", alphabet(8));
-  check_refused(config_of({short_text}), short_text, "needs at least 9");
-  CHECK(text_source::make(config_of({s.write("enough", alphabet(9))})).ok());
+  check_refused(config_of_text({short_text}), short_text, "needs at least 9");
+  CHECK(text_source::make(config_of_text({s.write("enough", alphabet(9))})).ok());
 
-  const auto limited = config_of({s.write("long", alphabet(100))});
+  const auto limited = config_of_text({s.write("long", alphabet(100))});
   check_refused(limited, "long", "longer than the limit of 99 bytes", 99);
   CHECK(text_source::make(limited, 100).ok());
 
   const auto odd = s.write("odd", alphabet(20) + "\xff");
-  auto narrow = config_of({odd});
+  auto narrow = config_of_text({odd});
   narrow.vocabulary = 255;
   check_refused(narrow, odd, "byte 255");
 
-  check_refused(config_of({"/dev/null"}), "/dev/null", "neither a regular file nor a folder");
+  check_refused(config_of_text({"/dev/null"}), "/dev/null", "neither a regular file nor a folder");
 
   if (::geteuid() != 0) {  // root reads everything
     const auto locked = s.write("locked", alphabet(100));
     fs::permissions(locked, fs::perms::none);
-    check_refused(config_of({locked}), locked, "cannot be read");
+    check_refused(config_of_text({locked}), locked, "cannot be read");
   }
 }
 

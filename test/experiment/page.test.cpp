@@ -13,8 +13,6 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-constexpr std::uint64_t gib = std::uint64_t{1} << 30;
-
 outcome of(std::vector<double> step_ms, double idle, double blocked, std::uint64_t held = 0) {
   outcome o;
   o.step_ms = std::move(step_ms);

@@ -13,6 +13,8 @@
 
 namespace rrfp::experiment::testing {
 
+constexpr std::uint64_t gib = std::uint64_t{1} << 30;
+
 /// The error line of an experiment, or "accepted".
 inline std::string refusal(const std::string& text) {
   const auto made = parse_experiment(text, "x.toml");

@@ -18,7 +18,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-experiment two_runs() {
+experiment slow_and_quick() {
   return good(
       "seeds = [1, 2]\nablation = [\"slow\", \"quick\"]\n"
       "[[workload]]\nname = \"w\"\ncost.preset = \"gpt3-large\"\npaper.in_order_s = 3\n"
@@ -38,20 +38,18 @@ outcome of(double ms, std::uint64_t held) {
   return o;
 }
 
-constexpr std::uint64_t gib = std::uint64_t{1} << 30;
-
-const std::vector<outcome> outcomes{of(300, 8 * gib), of(500, 10 * gib), of(100, 20 * gib),
-                                    of(300, 30 * gib)};
+const std::vector<outcome> outcomes_of_both{of(300, 8 * gib), of(500, 10 * gib), of(100, 20 * gib),
+                                            of(300, 30 * gib)};
 
 }  // namespace
 
 TEST_CASE("speed-ups compare sums over paired seeds; memory is that of the worst seed") {
-  const auto e = two_runs();
-  const auto s = summary_of(e, outcomes, 0, 0, 1);
+  const auto e = slow_and_quick();
+  const auto s = summary_of(e, outcomes_of_both, 0, 0, 1);
   CHECK(s.step_ms == 200);
   CHECK(s.speed_up == 2);
   CHECK(s.held_bytes_peak == 30 * gib);
-  CHECK(summary_of(e, outcomes, 0, 0, 0).speed_up == 1);
+  CHECK(summary_of(e, outcomes_of_both, 0, 0, 0).speed_up == 1);
 }
 
 TEST_CASE("an experiment without weathers runs under the jitter of its job, and says so") {
@@ -65,12 +63,12 @@ TEST_CASE("an experiment without weathers runs under the jitter of its job, and 
 }
 
 TEST_CASE("the tables show gains, the paper's figures, and memory above the device's") {
-  const auto e = two_runs();
-  CHECK_THAT(results_table(e, outcomes), Contains("w - weather none") && Contains("2.00x") &&
-                                             Contains("1.50") && Contains("30.0!") &&
-                                             Contains("10.0\n"));
-  CHECK_THAT(ablation_table(e, outcomes), Contains("2.000x"));
-  CHECK_THAT(paper_table(e, outcomes),
+  const auto e = slow_and_quick();
+  CHECK_THAT(results_table(e, outcomes_of_both), Contains("w - weather none") &&
+                                                     Contains("2.00x") && Contains("1.50") &&
+                                                     Contains("30.0!") && Contains("10.0\n"));
+  CHECK_THAT(ablation_table(e, outcomes_of_both), Contains("2.000x"));
+  CHECK_THAT(paper_table(e, outcomes_of_both),
              Contains("3.00 /  0.40") && Contains("1.50 / 2.00 (30.0!)") &&
                  Contains("quick            1 of 1 rows      1.50 / 2.00\n"));
 }
@@ -127,7 +125,7 @@ TEST_CASE("weathers are compared with the first one") {
       "[[weather]]\njitter.level = \"J0\"\n[[weather]]\njitter.level = \"J1\"\n");
   CHECK_THAT(weather_table(e, {of(200, 0), of(250, 0)}),
              Contains("slow-down relative to weather J0") && Contains("25.00 %"));
-  CHECK(weather_table(two_runs(), outcomes).empty());
+  CHECK(weather_table(slow_and_quick(), outcomes_of_both).empty());
 }
 
 TEST_CASE("the spread is printed for many steps, but not for few") {
@@ -138,7 +136,7 @@ TEST_CASE("the spread is printed for many steps, but not for few") {
   CHECK_THAT(spread_table(e, {o}), Contains("spread of 21 steps") && Contains("101.0") &&
                                        Contains("110.0") && Contains("119.0") &&
                                        Contains("0.164") && Contains("0.091"));
-  CHECK(spread_table(two_runs(), outcomes).empty());
+  CHECK(spread_table(slow_and_quick(), outcomes_of_both).empty());
 }
 
 TEST_CASE("a step splits into tasks, waiting and launch gap") {
@@ -163,7 +161,7 @@ TEST_CASE("what ranks waited for each other is printed if they did") {
 }
 
 TEST_CASE("the CSV has one row per cell") {
-  const auto text = results_csv(two_runs(), {{engine_kind::simulator, outcomes}});
+  const auto text = results_csv(slow_and_quick(), {{engine_kind::simulator, outcomes_of_both}});
   CHECK(std::count(text.begin(), text.end(), '\n') == 5);
   CHECK_THAT(
       text,
@@ -171,10 +169,10 @@ TEST_CASE("the CSV has one row per cell") {
 }
 
 TEST_CASE("the summary has means and sample deviations over the seeds") {
-  const auto s = summary_of(two_runs(), outcomes, 0, 0, 1);
+  const auto s = summary_of(slow_and_quick(), outcomes_of_both, 0, 0, 1);
   CHECK(s.step_ms_deviation == Approx(141.421356));
   CHECK(s.speed_up_deviation == Approx(0.942809));  // of 300 / 100 and 500 / 300
-  const auto text = summary_csv(two_runs(), {{engine_kind::simulator, outcomes}});
+  const auto text = summary_csv(slow_and_quick(), {{engine_kind::simulator, outcomes_of_both}});
   CHECK(std::count(text.begin(), text.end(), '\n') == 3);
   CHECK_THAT(text, Contains("\nsimulator,\"w\",\"none\",\"slow\",in-order,\"one_f_one_b\",own,2,"
                             "400.000000,141.421356,1.000000,0.000000,0.500000,") &&
@@ -191,7 +189,7 @@ TEST_CASE("the summary of one seed has no deviations") {
 }
 
 TEST_CASE("the figure shows each run with its deviation and needs no style sheet") {
-  const auto text = figure_svg(two_runs(), {engine_kind::simulator, outcomes});
+  const auto text = figure_svg(slow_and_quick(), {engine_kind::simulator, outcomes_of_both});
   CHECK(text.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
   CHECK(text.ends_with("</svg>\n"));
   CHECK_THAT(text, Contains("w - weather none") && Contains(">slow<") && Contains(">1.00x<") &&

@@ -41,7 +41,7 @@ std::string megatron_interval(double forward, const std::string& prefix = "") {
          timer("forward-recv", {0, 0, 11, 11}, prefix);
 }
 
-std::string refusal_of(const std::string& text) {
+std::string refusal_of_log(const std::string& text) {
   written files;
   files.add("train.log", text);
   return files.refusal();
@@ -132,29 +132,29 @@ TEST_CASE("of a long log the last steps are used") {
 }
 
 TEST_CASE("logs without the times of each rank are refused") {
-  CHECK_THAT(refusal_of("epoch 1\nloss 2\n"), Contains("got a text that is none of these"));
-  CHECK_THAT(refusal_of(megatron_arguments + "times across ranks (ms):\n" +
-                        timer("forward-backward", {1, 1, 1, 1})),
+  CHECK_THAT(refusal_of_log("epoch 1\nloss 2\n"), Contains("got a text that is none of these"));
+  CHECK_THAT(refusal_of_log(megatron_arguments + "times across ranks (ms):\n" +
+                            timer("forward-backward", {1, 1, 1, 1})),
              Contains("--timing-log-level 2"));
   CHECK_THAT(
-      refusal_of("(min, max) time across ranks (ms):\n    forward-compute ....: (1.00, 2.0)"),
+      refusal_of_log("(min, max) time across ranks (ms):\n    forward-compute ....: (1.00, 2.0)"),
       Contains("--timing-log-option all"));
-  CHECK_THAT(
-      refusal_of("  virtual_pipeline_model_parallel_size ............ 2\n" + megatron_interval(20)),
-      Contains("got virtual_pipeline_model_parallel_size 2"));
-  CHECK_THAT(refusal_of("[Rank 0] time (ms) | fwd_microstep: 1.00 | bwd_microstep: 2.00\n"
-                        "x RANK=1 STAGE=1 x\nCONFIG: micro_batches=2 x\n"),
+  CHECK_THAT(refusal_of_log("  virtual_pipeline_model_parallel_size ............ 2\n" +
+                            megatron_interval(20)),
+             Contains("got virtual_pipeline_model_parallel_size 2"));
+  CHECK_THAT(refusal_of_log("[Rank 0] time (ms) | fwd_microstep: 1.00 | bwd_microstep: 2.00\n"
+                            "x RANK=1 STAGE=1 x\nCONFIG: micro_batches=2 x\n"),
              Contains("two lines with \"steps:\""));
-  CHECK_THAT(refusal_of(megatron_arguments + megatron_interval(20) +
-                        "[Rank 0] time (ms) | fwd_microstep: 1.00 | bwd_microstep: 2.00\n"),
+  CHECK_THAT(refusal_of_log(megatron_arguments + megatron_interval(20) +
+                            "[Rank 0] time (ms) | fwd_microstep: 1.00 | bwd_microstep: 2.00\n"),
              Contains("of Megatron-LM or of DeepSpeed, got both"));
-  CHECK_THAT(refusal_of(std::string(100'000, 'x')), Contains("lines of at most 65536 bytes"));
+  CHECK_THAT(refusal_of_log(std::string(100'000, 'x')), Contains("lines of at most 65536 bytes"));
 }
 
 TEST_CASE("steps that together are longer than a run may be are refused") {
   std::string log = megatron_arguments;
   for (int i = 0; i < 9999; ++i) log += megatron_interval(9.9e8);
-  CHECK_THAT(refusal_of(log), Contains("expected tasks within 12 days"));
+  CHECK_THAT(refusal_of_log(log), Contains("expected tasks within 12 days"));
 }
 
 TEST_CASE("a log may be compressed") {

@@ -10,7 +10,7 @@ using namespace rrfp::policies::testing;
 
 namespace {
 
-std::string refusal(std::string_view text, const pipeline_shape& shape) {
+std::string refusal_of_table(std::string_view text, const pipeline_shape& shape) {
   const auto read = read_csv(text, shape, "table.csv");
   return read ? "" : read.message();
 }
@@ -77,37 +77,42 @@ TEST_CASE("a cell that is not a task of the row is refused with line, cell and w
   const std::string no_task =
       "expected a compute task like 0F3 (virtual stage; F, I, W or B; microbatch), got ";
   const std::string good = "0F0,3F0\n";
-  CHECK(refusal(good + "1F0,,2X0\n", shape) == "table.csv:2: cell 3: " + no_task + "\"2X0\"");
-  CHECK(refusal("F0\n", shape) == "table.csv:1: cell 1: " + no_task + "\"F0\"");
-  CHECK(refusal("0\n", shape) == "table.csv:1: cell 1: " + no_task + "\"0\"");
-  CHECK(refusal("0F\n", shape) == "table.csv:1: cell 1: " + no_task + "\"0F\"");
-  CHECK(refusal("0F1x\n", shape) == "table.csv:1: cell 1: " + no_task + "\"0F1x\"");
-  CHECK(refusal("-1F0\n", shape) == "table.csv:1: cell 1: " + no_task + "\"-1F0\"");
-  CHECK(refusal("0F4294967296\n", shape) == "table.csv:1: cell 1: " + no_task + "\"0F4294967296\"");
-  CHECK(refusal("0SEND_F0\n", shape) == "table.csv:1: cell 1: " + no_task + "\"0SEND_F0\"");
-  CHECK(refusal("(0F0;3X0)OVERLAP_F_B\n", shape) ==
+  CHECK(refusal_of_table(good + "1F0,,2X0\n", shape) ==
+        "table.csv:2: cell 3: " + no_task + "\"2X0\"");
+  CHECK(refusal_of_table("F0\n", shape) == "table.csv:1: cell 1: " + no_task + "\"F0\"");
+  CHECK(refusal_of_table("0\n", shape) == "table.csv:1: cell 1: " + no_task + "\"0\"");
+  CHECK(refusal_of_table("0F\n", shape) == "table.csv:1: cell 1: " + no_task + "\"0F\"");
+  CHECK(refusal_of_table("0F1x\n", shape) == "table.csv:1: cell 1: " + no_task + "\"0F1x\"");
+  CHECK(refusal_of_table("-1F0\n", shape) == "table.csv:1: cell 1: " + no_task + "\"-1F0\"");
+  CHECK(refusal_of_table("0F4294967296\n", shape) ==
+        "table.csv:1: cell 1: " + no_task + "\"0F4294967296\"");
+  CHECK(refusal_of_table("0SEND_F0\n", shape) ==
+        "table.csv:1: cell 1: " + no_task + "\"0SEND_F0\"");
+  CHECK(refusal_of_table("(0F0;3X0)OVERLAP_F_B\n", shape) ==
         "table.csv:1: cell 1: " + no_task + "\"(0F0;3X0)OVERLAP_F_B\"");
-  CHECK(refusal("0F0;3F0\n", shape) == "table.csv:1: cell 1: " + no_task + "\"0F0;3F0\"");
+  CHECK(refusal_of_table("0F0;3F0\n", shape) == "table.csv:1: cell 1: " + no_task + "\"0F0;3F0\"");
 }
 
 TEST_CASE("a task outside the job or of another stage is refused") {
   const auto shape = folded(2, 3);
-  CHECK(refusal("4F0\n", shape) ==
+  CHECK(refusal_of_table("4F0\n", shape) ==
         "table.csv:1: cell 1: expected a virtual stage below 4, got \"4F0\"");
-  CHECK(refusal("0F0,2F0\n", shape) ==
+  CHECK(refusal_of_table("0F0,2F0\n", shape) ==
         "table.csv:1: cell 2: expected a virtual stage of stage 0 (virtual stage 2 is on stage 1), "
         "got \"2F0\"");
-  CHECK(refusal("0F2,0F3\n", shape) ==
+  CHECK(refusal_of_table("0F2,0F3\n", shape) ==
         "table.csv:1: cell 2: expected a microbatch below 3, got \"0F3\"");
 }
 
 TEST_CASE("too few or too many rows are refused") {
-  CHECK(refusal("", linear(2, 1)) == "table.csv: expected 2 rows, one per stage, got 0");
-  CHECK(refusal("0F0,0B0\n", linear(2, 1)) == "table.csv: expected 2 rows, one per stage, got 1");
-  CHECK(refusal("0F0\n\n1F0\n0F0\n", linear(2, 1)) ==
+  CHECK(refusal_of_table("", linear(2, 1)) == "table.csv: expected 2 rows, one per stage, got 0");
+  CHECK(refusal_of_table("0F0,0B0\n", linear(2, 1)) ==
+        "table.csv: expected 2 rows, one per stage, got 1");
+  CHECK(refusal_of_table("0F0\n\n1F0\n0F0\n", linear(2, 1)) ==
         "table.csv:4: expected 2 rows, one per stage, got another row");
 }
 
 TEST_CASE("an impossible shape is refused") {
-  CHECK(refusal("0F0\n", {1, 3, 1, placement::v}) == "placement v: expected chunks = 2, got 3");
+  CHECK(refusal_of_table("0F0\n", {1, 3, 1, placement::v}) ==
+        "placement v: expected chunks = 2, got 3");
 }

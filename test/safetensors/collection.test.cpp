@@ -17,7 +17,7 @@ std::string index_of(const json& weight_map) {
   return json{{"metadata", {{"total_size", 8}}}, {"weight_map", weight_map}}.dump();
 }
 
-std::string refusal(const std::string& path) {
+std::string refusal_of_files(const std::string& path) {
   const auto opened = collection::open(path);
   return opened ? "accepted" : opened.message();
 }
@@ -85,20 +85,22 @@ TEST_CASE("A symbolic link in the folder counts as a file of the folder") {
   REQUIRE(write_all(blobs / "1234", {{"a", dtype::uint8, {1}}}) == "");
   std::filesystem::create_symlink(blobs / "1234", folder / "one.safetensors");
   write_text(folder / "model.safetensors.index.json", index_of({{"a", "one.safetensors"}}));
-  CHECK(refusal(folder / "") == "accepted");
+  CHECK(refusal_of_files(folder / "") == "accepted");
 }
 
 TEST_CASE("A missing or invalid model is refused in one line") {
   const scratch_folder folder;
   const auto at = folder / "";
-  CHECK(refusal(folder / "none") == folder / "none: cannot read: No such file or directory");
-  CHECK(refusal(at) == at + ": expected model.safetensors or model.safetensors.index.json in the "
-                            "folder, found neither");
+  CHECK(refusal_of_files(folder / "none") ==
+        folder / "none: cannot read: No such file or directory");
+  CHECK(refusal_of_files(at) ==
+        at + ": expected model.safetensors or model.safetensors.index.json in the "
+             "folder, found neither");
   const auto index = folder / "model.safetensors.index.json";
   REQUIRE(write_all(folder / "one.safetensors", {{"a", dtype::uint8, {1}}}) == "");
   const auto with = [&](const std::string& text) {
     write_text(index, text);
-    const auto said = refusal(at);
+    const auto said = refusal_of_files(at);
     REQUIRE(said.starts_with(index + ": "));
     return said.substr(index.size() + 2);
   };

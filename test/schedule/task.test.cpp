@@ -8,15 +8,9 @@
 #include <rrfp/core/stage_core.hpp>
 #include <rrfp/core/task.hpp>
 
+#include "../support/tasks.hpp"
+
 namespace rrfp {
-namespace {
-
-task make(task_kind kind, std::uint32_t mb, std::uint32_t chunk = 0) {
-  return {kind, microbatch_id{mb}, chunk_id{chunk}};
-}
-
-}  // namespace
-
 TEST_CASE("An identity converts implicitly neither from a number nor to another identity") {
   STATIC_REQUIRE(!std::is_convertible_v<std::uint32_t, stage_id>);
   STATIC_REQUIRE(!std::is_convertible_v<stage_id, std::uint32_t>);
@@ -34,17 +28,17 @@ TEST_CASE("Identities order, compare and hash like their numbers") {
 }
 
 TEST_CASE("A task's text names its kind, its microbatch and its chunk unless that is the first") {
-  CHECK(to_string(make(task_kind::forward, 3)) == "F3");
-  CHECK(to_string(make(task_kind::backward, 0, 1)) == "B0.1");
-  CHECK(to_string(make(task_kind::weight, 12, 2)) == "W12.2");
-  CHECK(to_string(make(task_kind::backward_weight, 7)) == "BW7");
+  CHECK(to_string(testing::make_task(task_kind::forward, 3)) == "F3");
+  CHECK(to_string(testing::make_task(task_kind::backward, 0, 1)) == "B0.1");
+  CHECK(to_string(testing::make_task(task_kind::weight, 12, 2)) == "W12.2");
+  CHECK(to_string(testing::make_task(task_kind::backward_weight, 7)) == "BW7");
 }
 
 TEST_CASE("Every task is restored from its text") {
   for (int kind = 0; kind < task_kinds; ++kind)
     for (const auto mb : {0U, 1U, 9U, 10U, 4096U, ~0U})
       for (const auto chunk : {0U, 1U, 11U, ~0U}) {
-        const auto t = make(static_cast<task_kind>(kind), mb, chunk);
+        const auto t = testing::make_task(static_cast<task_kind>(kind), mb, chunk);
         CHECK(task_of(to_string(t)) == t);
       }
 }

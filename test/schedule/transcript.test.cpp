@@ -2,16 +2,9 @@
 
 #include <rrfp/core/transcript.hpp>
 #include "../support/parse_event.hpp"
+#include "../support/tasks.hpp"
 
 namespace rrfp {
-namespace {
-
-task make(task_kind kind, std::uint32_t mb, std::uint32_t chunk = 0) {
-  return {kind, microbatch_id{mb}, chunk_id{chunk}};
-}
-
-}  // namespace
-
 TEST_CASE("Every event is restored from its line") {
   const std::pair<event, const char*> lines[] = {
       {step_began{step_id{0}, {}}, "step 0"},
@@ -38,15 +31,16 @@ TEST_CASE("Every event is restored from its line") {
 
 TEST_CASE("Actions print the chosen task, the reason and the fold") {
   CHECK(to_line(launch{launch_seq{17},
-                       make(task_kind::backward_weight, 2),
+                       testing::make_task(task_kind::backward_weight, 2),
                        {choice::skipped_not_ready, 3},
                        {microbatch_id{2}, 1}}) == "launch 17 BW2 skipped_not_ready 3 folds 2+1");
   CHECK(to_line(launch{launch_seq{3},
-                       make(task_kind::weight, 2),
+                       testing::make_task(task_kind::weight, 2),
                        {choice::hint_head, 0},
                        {microbatch_id{2}, 0},
                        {1, 4}}) == "launch 3 W2 piece 1/4 hint_head 0 folds 2+0");
-  CHECK(to_line(wait{wait_cause::memory, make(task_kind::forward, 5)}) == "wait memory F5");
+  CHECK(to_line(wait{wait_cause::memory, testing::make_task(task_kind::forward, 5)}) ==
+        "wait memory F5");
   CHECK(to_line(wait{wait_cause::complete, {}}) == "wait complete");
 }
 

@@ -32,7 +32,7 @@ class costs_of_ranks final : public cost_model {
   }
 };
 
-plan plan_of(std::string_view name, const pipeline_shape& shape, std::uint32_t ranks) {
+plan plan_of_ranks(std::string_view name, const pipeline_shape& shape, std::uint32_t ranks) {
   const auto set = policies::registry().make(name, shape);
   REQUIRE(set.ok());
   plan p;
@@ -69,7 +69,7 @@ TEST_CASE("a stage waits for the slowest rank of its task and for the last of it
   costs.link_time = [](virtual_stage_id, rank_id r, const task&) {
     return r == rank_id{0} ? 4 : 3;
   };
-  const auto ran = run_well(plan_of("bf", linear(2, 1), 2), costs);
+  const auto ran = run_well(plan_of_ranks("bf", linear(2, 1), 2), costs);
   // F on stage 0 ends at 2 and 5; its output arrives at 6 and 8, so F on stage 1 begins at 8.
   CHECK(ran.makespan == 5 + 3 + 5 + 5 + 3 + 5);
   CHECK(ran.stages[0].busy == 7);
@@ -85,7 +85,7 @@ TEST_CASE("ranks with equal times run like a stage of one device, in every mode"
   for (const auto* policy : {"bf", "bfw", "bfw_plus", "one_f_one_b", "zb_h1"})
     for (const auto messages : {transport::asynchronous, transport::blocking}) {
       const auto shape = linear(4, 8);
-      auto one = plan_of(policy, shape, 1);
+      auto one = plan_of_ranks(policy, shape, 1);
       if (messages == transport::blocking && one.rule.mode == dispatch_mode::ready) continue;
       one.messages = messages;
       auto four = one;
@@ -110,7 +110,7 @@ TEST_CASE("ranks with equal times run like a stage of one device, in every mode"
 
 TEST_CASE("ranks apart take longer than together, and every nanosecond has its cause") {
   const auto shape = linear(4, 16);
-  auto p = plan_of("bfw", shape, 4);
+  auto p = plan_of_ranks("bfw", shape, 4);
   p.steps = 3;
   const auto apart = run_well(p, ranks_apart(shape, 4, 1));
   auto one = p;

@@ -8,10 +8,6 @@ using namespace testing;
 
 namespace {
 
-task of(task_kind kind, std::uint32_t mb = 0, std::uint32_t chunk = 0) {
-  return {kind, microbatch_id{mb}, chunk_id{chunk}};
-}
-
 nanoseconds compute(const stage_costs& costs, std::uint32_t stage, const task& what,
                     std::uint64_t step = 0) {
   return costs.compute(step_id{step}, stage_id{stage}, what);
@@ -30,7 +26,7 @@ TEST_CASE(
     std::vector<nanoseconds> of_places;
     for (std::uint32_t s = 0; s < 2; ++s)
       for (std::uint32_t c = 0; c < 2; ++c)
-        of_places.push_back(compute(costs, s, of(task_kind::forward, 0, c)) / 1'000'000);
+        of_places.push_back(compute(costs, s, make_task(task_kind::forward, 0, c)) / 1'000'000);
     return of_places;
   };
   CHECK(forward({7}) == std::vector<nanoseconds>{7, 7, 7, 7});
@@ -42,13 +38,13 @@ TEST_CASE("a fused backward is the sum of its parts unless it is given itself") 
   stage_costs_options options;
   options.durations = {{0.000001, 0.25, 1.5, {}}};
   auto costs = stage_costs(linear(1, 1), options);
-  CHECK(compute(costs, 0, of(task_kind::forward)) == 1);
-  CHECK(compute(costs, 0, of(task_kind::backward)) == 250'000);
-  CHECK(compute(costs, 0, of(task_kind::weight)) == 1'500'000);
-  CHECK(compute(costs, 0, of(task_kind::backward_weight)) == 1'750'000);
+  CHECK(compute(costs, 0, make_task(task_kind::forward)) == 1);
+  CHECK(compute(costs, 0, make_task(task_kind::backward)) == 250'000);
+  CHECK(compute(costs, 0, make_task(task_kind::weight)) == 1'500'000);
+  CHECK(compute(costs, 0, make_task(task_kind::backward_weight)) == 1'750'000);
   options.durations[0].backward_weight_ms = 1.6;
   costs = stage_costs(linear(1, 1), options);
-  CHECK(compute(costs, 0, of(task_kind::backward_weight)) == 1'600'000);
+  CHECK(compute(costs, 0, make_task(task_kind::backward_weight)) == 1'600'000);
 }
 
 TEST_CASE("messages take the time of their direction plus jitter") {
@@ -58,25 +54,26 @@ TEST_CASE("messages take the time of their direction plus jitter") {
   const auto at = [](const stage_costs& costs, const task& what) {
     return costs.link(step_id{0}, virtual_stage_id{1}, what);
   };
-  CHECK(at(stage_costs(linear(3, 1), options), of(task_kind::forward)) == 500'000);
-  CHECK(at(stage_costs(linear(3, 1), options), of(task_kind::backward)) == 250'000);
+  CHECK(at(stage_costs(linear(3, 1), options), make_task(task_kind::forward)) == 500'000);
+  CHECK(at(stage_costs(linear(3, 1), options), make_task(task_kind::backward)) == 250'000);
   options.jitter.link = weather::link_jitter::constant;
   options.jitter.link_mean_ms = 0.125;
-  CHECK(at(stage_costs(linear(3, 1), options), of(task_kind::forward)) == 625'000);
-  CHECK(at(stage_costs(linear(3, 1), options).undisturbed(), of(task_kind::forward)) == 500'000);
+  CHECK(at(stage_costs(linear(3, 1), options), make_task(task_kind::forward)) == 625'000);
+  CHECK(at(stage_costs(linear(3, 1), options).undisturbed(), make_task(task_kind::forward)) ==
+        500'000);
 }
 
 TEST_CASE("log-normal jitter: splitting W off changes no amount of work") {
   const auto shape = linear(3, 20);
   auto costs = jittered_costs(shape, 5);
   for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb) {
-    const auto parts = compute(costs, 1, of(task_kind::backward, mb)) +
-                       compute(costs, 1, of(task_kind::weight, mb));
-    CHECK(std::abs(compute(costs, 1, of(task_kind::backward_weight, mb)) - parts) <= 1);
-    CHECK(compute(costs, 1, of(task_kind::backward, mb)) !=
-          compute(costs, 1, of(task_kind::weight, mb)));
+    const auto parts = compute(costs, 1, make_task(task_kind::backward, mb)) +
+                       compute(costs, 1, make_task(task_kind::weight, mb));
+    CHECK(std::abs(compute(costs, 1, make_task(task_kind::backward_weight, mb)) - parts) <= 1);
+    CHECK(compute(costs, 1, make_task(task_kind::backward, mb)) !=
+          compute(costs, 1, make_task(task_kind::weight, mb)));
   }
-  CHECK(compute(costs.undisturbed(), 1, of(task_kind::forward)) == 1'000'000);
+  CHECK(compute(costs.undisturbed(), 1, make_task(task_kind::forward)) == 1'000'000);
 }
 
 TEST_CASE("the moving average is the paper's over F and fused BW, in the canonical order") {
@@ -97,7 +94,7 @@ TEST_CASE("the moving average is the paper's over F and fused BW, in the canonic
       for (std::uint32_t c = 0; c < shape.chunks; ++c) {
         const auto& d = options.durations[shape.virtual_stage(stage, chunk_id{c}).value()];
         const auto check = [&](task_kind kind, double ms) {
-          const auto what = of(kind, mb, c);
+          const auto what = make_task(kind, mb, c);
           const auto extra = jitter.compute_extra_ms(step, stage, rank_id{0}, what, ms, e);
           CHECK(static_cast<double>(compute(costs, s, what, 3)) == Approx((ms + extra) * 1e6));
         };
@@ -130,14 +127,15 @@ TEST_CASE("a message that follows one with its shape takes both times, each with
   const auto shape = linear(3, 1000);
   const auto link_ms = [&](std::uint32_t to, task_kind kind, std::uint32_t mb) {
     const auto costs = stage_costs(shape, options);
-    return static_cast<double>(costs.link(step_id{0}, virtual_stage_id{to}, of(kind, mb))) / 1e6;
+    return static_cast<double>(costs.link(step_id{0}, virtual_stage_id{to}, make_task(kind, mb))) /
+           1e6;
   };
   CHECK(link_ms(1, task_kind::forward, 0) == 2);
   CHECK(link_ms(2, task_kind::forward, 0) == 2.5);
   CHECK(link_ms(1, task_kind::backward_weight, 0) == 2.5);
   const auto bytes = [&](std::uint32_t to, task_kind kind, std::uint32_t mb) {
     return stage_costs(shape, options)
-        .message_bytes(step_id{0}, virtual_stage_id{to}, of(kind, mb));
+        .message_bytes(step_id{0}, virtual_stage_id{to}, make_task(kind, mb));
   };
   CHECK(bytes(2, task_kind::forward, 3) == 13);
   CHECK(bytes(1, task_kind::backward, 3) == 13);

@@ -15,12 +15,17 @@
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/simulate/stage_costs.hpp>
 
+#include "../support/tasks.hpp"
 #include "test_policies.hpp"
 
 namespace rrfp::simulate::testing {
 
 using rrfp::testing::hint_table;
+using rrfp::testing::make_task;
 using rrfp::testing::table_policy;
+
+/// The first line of a file of durations or delays.
+inline const std::string durations_header = "step,stage,chunk,mb,kind,ms\n";
 
 /// Durations from functions; by default F = 1, B = 1, W = 1, BW = 2 and no link time.
 class function_costs final : public cost_model {

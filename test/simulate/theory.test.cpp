@@ -30,7 +30,7 @@ function_costs costs_of(const durations& d) {
   return costs;
 }
 
-nanoseconds makespan(std::string_view policy, dispatch_mode mode, const durations& d) {
+nanoseconds makespan_of(std::string_view policy, dispatch_mode mode, const durations& d) {
   return run_well(plan_of(policy, mode, d.shape()), costs_of(d)).makespan;
 }
 
@@ -140,15 +140,15 @@ class buffer_watch final : public observer {
 TEST_CASE("the paper's two stages take 65, and with a late B 86 in order and 76 by readiness") {
   const auto expected = figure_3(9);
   const auto late = figure_3(20);
-  CHECK(makespan("one_f_one_b", dispatch_mode::in_order, expected) == 65);
-  CHECK(makespan("one_f_one_b", dispatch_mode::in_order, late) == 86);
+  CHECK(makespan_of("one_f_one_b", dispatch_mode::in_order, expected) == 65);
+  CHECK(makespan_of("one_f_one_b", dispatch_mode::in_order, late) == 86);
   for (const auto* policy : {"bf", "fb", "b_priority"}) {
     INFO(policy);
-    CHECK(makespan(policy, dispatch_mode::ready, expected) == 65);
-    CHECK(makespan(policy, dispatch_mode::ready, late) == 76);
+    CHECK(makespan_of(policy, dispatch_mode::ready, expected) == 65);
+    CHECK(makespan_of(policy, dispatch_mode::ready, late) == 76);
   }
-  CHECK(makespan("f_priority", dispatch_mode::ready, expected) == 67);
-  CHECK(makespan("f_priority", dispatch_mode::ready, late) == 78);
+  CHECK(makespan_of("f_priority", dispatch_mode::ready, expected) == 67);
+  CHECK(makespan_of("f_priority", dispatch_mode::ready, late) == 78);
   CHECK(bound_of(expected) == 68);
   CHECK(bound_of(late) == 89);
 }
@@ -159,7 +159,7 @@ TEST_CASE("BF never takes longer than the bound of theorem 6.1, nor less than th
     const auto d = random_durations(seed);
     INFO("seed " << seed << ", " << d.stages() << " stages, " << d.microbatches()
                  << " microbatches");
-    const auto took = makespan("bf", dispatch_mode::ready, d);
+    const auto took = makespan_of("bf", dispatch_mode::ready, d);
     CHECK(took <= bound_of(d));
     nanoseconds least = 0;
     for (std::uint32_t j = 0; j < d.microbatches(); ++j)

@@ -57,7 +57,7 @@ inline status replay(const stage_config& config, policy_factory make_policy,
       continue;
     }
     if (!actions.empty()) return at_line("'" + line + "'", "'" + to_line(actions.front()) + "'");
-    const auto parsed = testing::parse_event(line);
+    const auto parsed = rrfp::testing::parse_event(line);
     if (!parsed) return error{"line " + std::to_string(number) + ": " + parsed.message()};
     actions = core.on(*parsed);
   }

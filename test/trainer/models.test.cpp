@@ -21,7 +21,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace rrfp::testing {
+namespace rrfp::testing::models {
 namespace {
 
 namespace nn = torch::nn;
@@ -519,4 +519,4 @@ TEST_CASE("models of several kinds train on a device", "[.][cuda]") {
       train_with_every_policy(name, k, stages, true, job::device_kind::cuda, at::kCUDA);
 }
 
-}  // namespace rrfp::testing
+}  // namespace rrfp::testing::models

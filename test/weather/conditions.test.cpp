@@ -6,13 +6,15 @@
 
 #include <rrfp/simulate/conditions.hpp>
 
+#include "../support/tasks.hpp"
+#include "sample.hpp"
+
 namespace rrfp::weather {
 
+using rrfp::testing::make_task;
+using testing::draws;
+
 namespace {
-
-constexpr std::uint32_t draws = 200'000;
-
-task of(task_kind kind, std::uint32_t mb = 0) { return {kind, microbatch_id{mb}, chunk_id{0}}; }
 
 /// Four stages of one chunk.
 pipeline_shape shape_of(std::uint32_t microbatches) {
@@ -20,7 +22,8 @@ pipeline_shape shape_of(std::uint32_t microbatches) {
 }
 
 double link(const disturbed_times& w, std::uint32_t mb, double own_ms = 1) {
-  return w.link_ms(step_id{0}, virtual_stage_id{1}, rank_id{0}, of(task_kind::forward, mb), own_ms);
+  return w.link_ms(step_id{0}, virtual_stage_id{1}, rank_id{0}, make_task(task_kind::forward, mb),
+                   own_ms);
 }
 
 double compute(const disturbed_times& w, std::uint32_t stage, const task& what,
@@ -74,8 +77,8 @@ TEST_CASE("measured log-normal communication has only the outer spread of the pa
 
 TEST_CASE("measured compute has both spreads of the paper within 10 %") {
   const disturbed_times w{*conditions_of("measured"), shape_of(draws)};
-  const auto s =
-      spreads_of([&](std::uint32_t mb) { return compute(w, 0, of(task_kind::forward, mb)); });
+  const auto s = spreads_of(
+      [&](std::uint32_t mb) { return compute(w, 0, make_task(task_kind::forward, mb)); });
   CHECK(s.outer == Approx(0.73).epsilon(0.10));
   CHECK(s.inner == Approx(0.35).epsilon(0.10));
 }
@@ -83,7 +86,7 @@ TEST_CASE("measured compute has both spreads of the paper within 10 %") {
 TEST_CASE("every name of conditions is known, and J0 and none disturb nothing") {
   for (const auto* name : {"none", "J0"}) {
     const disturbed_times w{*conditions_of(name), shape_of(8)};
-    CHECK(compute(w, 0, of(task_kind::forward)) == 10);
+    CHECK(compute(w, 0, make_task(task_kind::forward)) == 10);
     CHECK(link(w, 3, 0.5) == 0.5);
   }
   CHECK(conditions_of("J3")->alpha == 1.5);
@@ -96,9 +99,9 @@ TEST_CASE("all tasks of a straggler are slow, and no tasks of other stages") {
   c.straggler_stage = 2;
   c.straggler_factor = 3;
   const disturbed_times w{c, shape_of(8)};
-  CHECK(compute(w, 2, of(task_kind::forward)) == 30);
-  CHECK(compute(w, 2, of(task_kind::weight, 5)) == 30);
-  CHECK(compute(w, 1, of(task_kind::forward)) == 10);
+  CHECK(compute(w, 2, make_task(task_kind::forward)) == 30);
+  CHECK(compute(w, 2, make_task(task_kind::weight, 5)) == 30);
+  CHECK(compute(w, 1, make_task(task_kind::forward)) == 10);
 }
 
 TEST_CASE("a rank pauses once per step, before an F, in any order of execution") {
@@ -108,9 +111,9 @@ TEST_CASE("a rank pauses once per step, before an F, in any order of execution")
   const disturbed_times w{c, shape_of(8)};
   int paused = 0;
   for (std::uint32_t mb = 0; mb < 8; ++mb) {
-    paused += compute(w, 1, of(task_kind::forward, mb)) == 510;
-    CHECK(compute(w, 1, of(task_kind::backward, mb)) == 10);
-    CHECK(compute(w, 0, of(task_kind::forward, mb)) == 10);
+    paused += compute(w, 1, make_task(task_kind::forward, mb)) == 510;
+    CHECK(compute(w, 1, make_task(task_kind::backward, mb)) == 10);
+    CHECK(compute(w, 0, make_task(task_kind::forward, mb)) == 10);
   }
   CHECK(paused == 1);
 }
@@ -121,7 +124,7 @@ TEST_CASE("a slow link is slow in both directions, and no other link is") {
   c.slow_link_factor = 4;
   const disturbed_times w{c, shape_of(8)};
   const auto ms = [&](std::uint32_t to, task_kind kind) {
-    return w.link_ms(step_id{0}, virtual_stage_id{to}, rank_id{0}, of(kind), 2);
+    return w.link_ms(step_id{0}, virtual_stage_id{to}, rank_id{0}, make_task(kind), 2);
   };
   CHECK(ms(2, task_kind::forward) == 8);
   CHECK(ms(1, task_kind::backward) == 8);
@@ -136,7 +139,7 @@ TEST_CASE("with chunks, a slow link connects two stages, whichever of their chun
   c.slow_link_factor = 4;
   const disturbed_times w{c, {3, 2, 8, placement::interleaved}};
   const auto ms = [&](std::uint32_t to, task_kind kind) {
-    return w.link_ms(step_id{0}, virtual_stage_id{to}, rank_id{0}, of(kind), 2);
+    return w.link_ms(step_id{0}, virtual_stage_id{to}, rank_id{0}, make_task(kind), 2);
   };
   CHECK(ms(5, task_kind::forward) == 8);   // chunk 1 of stage 1 to stage 2
   CHECK(ms(4, task_kind::backward) == 8);  // and back
@@ -151,14 +154,15 @@ TEST_CASE("messages are lost with the given probability, and each loss costs one
   const disturbed_times w{c, shape_of(draws)};
   double losses = 0;
   for (std::uint32_t mb = 0; mb < 20'000; ++mb) {
-    const auto t = of(task_kind::forward, mb);
+    const auto t = make_task(task_kind::forward, mb);
     const auto late_ms = w.link_ms(step_id{0}, virtual_stage_id{1}, rank_id{0}, t, 2) - 2;
     CHECK(std::fmod(late_ms, 30) == 0);
     losses += late_ms / 30 / 20'000.0;
   }
   CHECK(losses == Approx(0.25 / 0.75).epsilon(0.05));
   const disturbed_times calm{conditions{}, shape_of(8)};
-  CHECK(calm.link_ms(step_id{0}, virtual_stage_id{1}, rank_id{0}, of(task_kind::forward), 2) == 2);
+  CHECK(calm.link_ms(step_id{0}, virtual_stage_id{1}, rank_id{0}, make_task(task_kind::forward),
+                     2) == 2);
 }
 
 TEST_CASE("the slowest rank ends a task") {
@@ -166,7 +170,7 @@ TEST_CASE("the slowest rank ends a task") {
   double one = 0;
   double four = 0;
   for (std::uint32_t mb = 0; mb < 1000; ++mb) {
-    const auto t = of(task_kind::forward, mb);
+    const auto t = make_task(task_kind::forward, mb);
     CHECK(compute(w, 0, t, 4) >= compute(w, 0, t, 1));
     one += compute(w, 0, t, 1) / 1000;
     four += compute(w, 0, t, 4) / 1000;
@@ -193,7 +197,7 @@ TEST_CASE("each rank draws its own tasks, messages, losses and pause") {
   int paused = 0;
   std::array<int, 20> losses_that_differ{};
   for (std::uint32_t mb = 0; mb < draws; ++mb) {
-    const auto t = of(task_kind::forward, mb);
+    const auto t = make_task(task_kind::forward, mb);
     double slowest = 0;
     for (std::uint32_t r = 0; r < ranks; ++r) {
       const auto ms = w.compute_ms(step_id{0}, stage_id{0}, {r, 1}, t, 10, 10);
@@ -217,14 +221,15 @@ TEST_CASE("splitting backward changes no disturbance") {
     const disturbed_times w{*conditions_of(name), shape_of(8)};
     for (std::uint32_t mb = 0; mb < 50; ++mb) {
       const auto at = [&](task_kind kind) {
-        return w.compute_ms(step_id{0}, stage_id{0}, {0, 2}, of(kind, mb), 5, 5);
+        return w.compute_ms(step_id{0}, stage_id{0}, {0, 2}, make_task(kind, mb), 5, 5);
       };
-      const auto fused =
-          w.fused_ms(step_id{0}, stage_id{0}, {0, 2}, of(task_kind::backward_weight, mb), 5, 5, 5);
+      const auto fused = w.fused_ms(step_id{0}, stage_id{0}, {0, 2},
+                                    make_task(task_kind::backward_weight, mb), 5, 5, 5);
       CHECK(fused == Approx(at(task_kind::backward) + at(task_kind::weight)));
       CHECK(w.link_ms(step_id{0}, virtual_stage_id{0}, rank_id{0},
-                      of(task_kind::backward_weight, mb), 1) ==
-            w.link_ms(step_id{0}, virtual_stage_id{0}, rank_id{0}, of(task_kind::backward, mb), 1));
+                      make_task(task_kind::backward_weight, mb),
+                      1) == w.link_ms(step_id{0}, virtual_stage_id{0}, rank_id{0},
+                                      make_task(task_kind::backward, mb), 1));
     }
   }
 }

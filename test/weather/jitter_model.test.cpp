@@ -8,15 +8,15 @@
 
 #include <rrfp/simulate/weather.hpp>
 
+#include "../support/tasks.hpp"
 #include "sample.hpp"
 
 namespace rrfp::weather {
 
 namespace {
 
-using testing::sample;
-
-constexpr std::uint32_t draws = 200'000;
+using rrfp::testing::make_task;
+using testing::draws, testing::sample;
 
 jitter_options of_compute(compute_jitter kind) {
   jitter_options options;
@@ -29,10 +29,6 @@ jitter_options of_link(link_jitter kind, double mean_ms) {
   options.link = kind;
   options.link_mean_ms = mean_ms;
   return options;
-}
-
-task of(task_kind kind, std::uint32_t mb = 0, std::uint32_t chunk = 0) {
-  return {kind, microbatch_id{mb}, chunk_id{chunk}};
 }
 
 double extra(const jitter_model& f, const task& what, double expected_ms = 1,
@@ -48,8 +44,8 @@ double link_extra(const jitter_model& f, const task& what) {
 
 TEST_CASE("without jitter, nothing takes longer") {
   const jitter_model calm{{}};
-  CHECK(extra(calm, of(task_kind::forward)) == 0);
-  CHECK(link_extra(calm, of(task_kind::forward)) == 0);
+  CHECK(extra(calm, make_task(task_kind::forward)) == 0);
+  CHECK(link_extra(calm, make_task(task_kind::forward)) == 0);
 }
 
 TEST_CASE("the log-normal factor has mean 1 and the given spread of its logarithm") {
@@ -60,7 +56,7 @@ TEST_CASE("the log-normal factor has mean 1 and the given spread of its logarith
     sample factor;
     sample logarithm;
     for (std::uint32_t mb = 0; mb < draws; ++mb) {
-      const auto x = extra(f, of(task_kind::forward, mb), 4.0);
+      const auto x = extra(f, make_task(task_kind::forward, mb), 4.0);
       REQUIRE(x > -4.0);
       factor.add((4.0 + x) / 4.0);
       logarithm.add(std::log((4.0 + x) / 4.0));
@@ -81,7 +77,7 @@ TEST_CASE("the paper's delay has its probability and stays in its range") {
     sample delayed;
     sample delay;
     for (std::uint32_t mb = 0; mb < draws; ++mb) {
-      const auto x = extra(f, of(task_kind::forward, mb), 1, average_ms);
+      const auto x = extra(f, make_task(task_kind::forward, mb), 1, average_ms);
       delayed.add(x > 0 ? 1 : 0);
       if (x == 0) continue;
       REQUIRE(x >= 0.5 * unit);
@@ -104,7 +100,8 @@ TEST_CASE("lognormal+paper adds the paper's delays to the same log-normal times,
   const auto delayed = [&](task_kind kind) {
     sample s;
     for (std::uint32_t mb = 0; mb < draws; ++mb) {
-      const auto delay = extra(both, of(kind, mb), 4) - extra(lognormal, of(kind, mb), 4);
+      const auto delay =
+          extra(both, make_task(kind, mb), 4) - extra(lognormal, make_task(kind, mb), 4);
       REQUIRE((delay == Approx(0).margin(1e-9) || delay >= 0.5 * 1.5 * 15 - 1e-9));
       s.add(delay);
     }
@@ -120,7 +117,7 @@ TEST_CASE("every link distribution keeps the mean and has its own spread") {
     const jitter_model f{options};
     sample s;
     for (std::uint32_t mb = 0; mb < draws; ++mb) {
-      const auto x = link_extra(f, of(task_kind::forward, mb));
+      const auto x = link_extra(f, make_task(task_kind::forward, mb));
       REQUIRE(x >= 0);
       s.add(x);
     }
@@ -153,7 +150,7 @@ TEST_CASE("the Pareto tail is as heavy as its index says") {
   std::uint32_t beyond = 0;
   double least = std::numeric_limits<double>::max();
   for (std::uint32_t mb = 0; mb < draws; ++mb) {
-    const auto x = link_extra(f, of(task_kind::forward, mb));
+    const auto x = link_extra(f, make_task(task_kind::forward, mb));
     least = std::min(least, x);
     if (x > 10 * smallest) ++beyond;
   }
@@ -171,8 +168,8 @@ TEST_CASE("a draw does not depend on earlier draws") {
   const auto all = [&] {
     std::vector<double> drawn(2 * order.size());
     for (const auto i : order) {
-      drawn[2 * i] = extra(f, of(task_kind::backward, i));
-      drawn[2 * i + 1] = link_extra(f, of(task_kind::backward, i));
+      drawn[2 * i] = extra(f, make_task(task_kind::backward, i));
+      drawn[2 * i + 1] = link_extra(f, make_task(task_kind::backward, i));
     }
     return drawn;
   };
@@ -190,15 +187,15 @@ TEST_CASE("every word of the key changes the delay") {
     return seen.insert(x).second;
   };
   const jitter_model f{options};
-  const auto base = of(task_kind::forward, 5, 1);
+  const auto base = make_task(task_kind::forward, 5, 1);
   CHECK(add(f, 1, 2, 3, base));
   CHECK(add(f, 2, 2, 3, base));
   CHECK(add(f, 1, 3, 3, base));
   CHECK(add(f, 1, 3, 2, base));
-  CHECK(add(f, 1, 2, 3, of(task_kind::forward, 6, 1)));
-  CHECK(add(f, 1, 2, 3, of(task_kind::forward, 5, 2)));
-  CHECK(add(f, 1, 2, 3, of(task_kind::backward, 5, 1)));
-  CHECK(add(f, 1, 2, 3, of(task_kind::weight, 5, 1)));
+  CHECK(add(f, 1, 2, 3, make_task(task_kind::forward, 6, 1)));
+  CHECK(add(f, 1, 2, 3, make_task(task_kind::forward, 5, 2)));
+  CHECK(add(f, 1, 2, 3, make_task(task_kind::backward, 5, 1)));
+  CHECK(add(f, 1, 2, 3, make_task(task_kind::weight, 5, 1)));
   options.seed = 2;
   CHECK(add(jitter_model{options}, 1, 2, 3, base));
 }
@@ -212,7 +209,7 @@ TEST_CASE("every word of a link's key changes its delay") {
       for (std::uint32_t to = 0; to < 3; ++to)
         for (std::uint32_t mb = 0; mb < 3; ++mb) {
           const auto x =
-              f.link_extra_ms(step_id{step}, virtual_stage_id{to}, rank_id{0}, of(kind, mb));
+              f.link_extra_ms(step_id{step}, virtual_stage_id{to}, rank_id{0}, make_task(kind, mb));
           CHECK(seen.insert(x).second);
         }
 }
@@ -225,10 +222,10 @@ TEST_CASE("a link and a task with the same numbers have independent draws") {
   const jitter_model f{options};
   double together = 0;
   for (std::uint32_t mb = 0; mb < 10'000; ++mb) {
-    const auto task_part = extra(f, of(task_kind::forward, mb));
-    const auto link_part =
-        f.link_extra_ms(step_id{0}, virtual_stage_id{0}, rank_id{0}, of(task_kind::forward, mb)) -
-        1;
+    const auto task_part = extra(f, make_task(task_kind::forward, mb));
+    const auto link_part = f.link_extra_ms(step_id{0}, virtual_stage_id{0}, rank_id{0},
+                                           make_task(task_kind::forward, mb)) -
+                           1;
     together += task_part * link_part;
   }
   CHECK(together / 10'000 == Approx(0).margin(0.005));
@@ -238,8 +235,8 @@ TEST_CASE("splitting backward changes no delay") {
   auto options = of_compute(compute_jitter::lognormal);
   options.link = link_jitter::exponential;
   options.link_mean_ms = 1;
-  const auto fused = of(task_kind::backward_weight, 9);
-  const auto split = of(task_kind::backward, 9);
+  const auto fused = make_task(task_kind::backward_weight, 9);
+  const auto split = make_task(task_kind::backward, 9);
   const jitter_model f{options};
   CHECK(link_extra(f, fused) == link_extra(f, split));
   CHECK(extra(f, fused, 2) == extra(f, split, 2));
@@ -250,7 +247,7 @@ TEST_CASE("splitting backward changes no delay") {
   const jitter_model paper{options};
   CHECK(extra(paper, split) > 0);
   CHECK(extra(paper, fused) == extra(paper, split));
-  CHECK(extra(paper, of(task_kind::weight, 9)) == 0);
+  CHECK(extra(paper, make_task(task_kind::weight, 9)) == 0);
 }
 
 }  // namespace rrfp::weather

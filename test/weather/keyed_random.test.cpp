@@ -9,9 +9,7 @@
 
 namespace rrfp::weather {
 
-using testing::sample;
-
-constexpr std::uint64_t draws = 200'000;
+using testing::draws, testing::sample;
 
 TEST_CASE("uniform draws fill [0, 1) evenly, whichever word of the key varies") {
   for (int word = 0; word < 3; ++word) {

@@ -6,6 +6,8 @@
 
 namespace rrfp::weather::testing {
 
+constexpr std::uint32_t draws = 200'000;
+
 class sample {
  public:
   void add(double x) {
