@@ -105,7 +105,7 @@ TEST_CASE("an interrupt ends a run during a long task") {
   CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds{20});
 }
 
-TEST_CASE("an interrupt before run_session() ends the run") {
+TEST_CASE("an interrupt before run() ends the run") {
   auto opened = session::open(setup_of(1000));
   REQUIRE(opened.ok());
   (*opened)->interrupt();

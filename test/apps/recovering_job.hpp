@@ -158,8 +158,9 @@ class joined_nodes {
   explicit joined_nodes(std::uint32_t nodes, settings more = {})
       : more_(std::move(more)), all_(nodes) {
     std::ofstream{folder_ / "job.toml"} << job_text;
-    // Messages take time, so that a run lasts longer than what happens to it.
-    more_.insert(more_.end(), {"jitter.link=exponential", "jitter.link_mean_ms=15"});
+    // Messages take time, not layers, so that a run lasts longer than what happens to it.
+    more_.insert(more_.begin(),
+                 {"model.layers=3", "jitter.link=exponential", "jitter.link_mean_ms=15"});
     for (std::uint32_t n = 0; n < nodes; ++n) start(n);
   }
 

@@ -45,23 +45,29 @@ def losses_of(pipe, steps):
     return [loss.item() for loss in losses]
 
 
+@pytest.fixture(scope="module")
+def checkpoint_of_two_processes(tmp_path_factory):
+    """Its folder."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    program = folder / "program.py"
+    program.write_text(f"import sys; sys.path.insert(0, {str(FOLDER)!r})\n" + PROGRAM)
+    done = subprocess.run([*command, str(program), str(folder / "saved")], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return folder / "saved"
+
+
 @pytest.mark.parametrize("stages", [1, 3, 4])
-def test_a_checkpoint_of_torch_loads_with_another_number_of_stages(tmp_path, stages):
+def test_a_checkpoint_of_torch_loads_with_another_number_of_stages(checkpoint_of_two_processes, stages):
     import torch.distributed.checkpoint as dcp
 
     with open_pipeline(list, 2) as pipe:
         losses_of(pipe, range(2))
         expected = losses_of(pipe, range(2, 4))
-    folder = tmp_path / "checkpoint"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    program = tmp_path / "program.py"
-    program.write_text(f"import sys; sys.path.insert(0, {str(FOLDER)!r})\n" + PROGRAM)
-    done = subprocess.run([*command, str(program), str(folder)], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
     with open_pipeline(list, stages) as pipe:
         losses_of(pipe, [9])  # the optimizers have a state to be loaded into
         state = pipe.state_dict()
-        dcp.load(state, checkpoint_id=folder, no_dist=True)
+        dcp.load(state, checkpoint_id=checkpoint_of_two_processes, no_dist=True)
         pipe.load_state_dict(state)
         assert losses_of(pipe, range(2, 4)) == expected
 

@@ -4,10 +4,10 @@
 
 #include <cmath>
 #include <functional>
-#include <random>
 
 #include <rrfp/core/stragglers.hpp>
 #include <rrfp/policies/registry.hpp>
+#include <rrfp/simulate/keyed_random.hpp>
 #include <rrfp/simulate/simulator.hpp>
 
 namespace rrfp {
@@ -87,10 +87,9 @@ costs::slowness slow(std::uint32_t stage, double factor) {
 /// Log-normal delays of every task, as the weather of jobs has.
 costs::slowness jittery(double sigma, const costs::slowness& beside) {
   return [=](step_id step, stage_id s, const task& t) {
-    std::mt19937_64 random{step.value() * 1'000'003 + s.value() * 7919 + t.mb.value() * 31 +
-                           static_cast<std::uint64_t>(t.kind) + t.chunk.value() * 101};
-    random.discard(4);
-    return beside(step, s, t) * std::exp(std::normal_distribution{0.0, sigma}(random));
+    weather::keyed_random random{step.value(), s.value(), t.mb.value(), t.chunk.value(),
+                                 static_cast<std::uint64_t>(t.kind)};
+    return beside(step, s, t) * std::exp(sigma * random.normal());
   };
 }
 
