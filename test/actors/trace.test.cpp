@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "program.hpp"
 #include "small_session.hpp"
 
 // Last: libtorch has a CHECK of its own.
