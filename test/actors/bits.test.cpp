@@ -15,7 +15,7 @@
 #include "small_session.hpp"
 
 // Last: libtorch has a CHECK of its own.
-#include <catch2/catch.hpp>
+#include "run_session.hpp"
 
 namespace {
 
@@ -80,9 +80,7 @@ reference plain_reference(const job::model_options& m) {
 run_result run(const choice_of_run& c, const job::model_options& m, bool record = false) {
   auto setup = small_setup(c, m, train_of());
   setup.record_transcripts = record;
-  auto opened = session::open(std::move(setup));
-  REQUIRE(opened.ok());
-  return (*opened)->run();
+  return run_session(std::move(setup));
 }
 
 void require_same(const run_result& r, const reference& expected) {

@@ -11,7 +11,7 @@
 
 #include "run_setup.hpp"
 
-#include <catch2/catch.hpp>
+#include "run_session.hpp"
 
 namespace {
 

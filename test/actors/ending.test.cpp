@@ -5,7 +5,7 @@
 #include "small_session.hpp"
 
 // Last: libtorch has a CHECK of its own.
-#include <catch2/catch.hpp>
+#include "run_session.hpp"
 
 namespace {
 

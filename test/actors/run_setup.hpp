@@ -76,10 +76,4 @@ inline session_setup run_setup(const choice_of_run& c, const job::train_options&
   return s;
 }
 
-inline run_result run_session(session_setup setup) {
-  auto opened = session::open(std::move(setup));
-  RRFP_CHECK(opened.ok(), "the session opens");
-  return (*opened)->run();
-}
-
 }  // namespace rrfp::actors::test

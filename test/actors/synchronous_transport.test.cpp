@@ -5,7 +5,7 @@
 
 #include <rrfp/transport/synchronous_transport.hpp>
 
-#include <catch2/catch.hpp>
+#include "run_session.hpp"
 
 namespace {
 

@@ -46,11 +46,9 @@ TEST_CASE("rows give the duration of each task and each message") {
 
 TEST_CASE("a wrong row is reported with file and line and what was expected") {
   CHECK(parse_error("") ==
-        "run.csv:1: expected the header line 'step,stage,chunk,mb,kind,ms', got an empty "
-        "file");
+        "run.csv:1: expected the header line 'step,stage,chunk,mb,kind,ms', got an empty file");
   CHECK(parse_error("1,0,0,0,F,1\n") ==
-        "run.csv:1: expected the header line 'step,stage,chunk,mb,kind,ms', got "
-        "'1,0,0,0,F,1'");
+        "run.csv:1: expected the header line 'step,stage,chunk,mb,kind,ms', got '1,0,0,0,F,1'");
   CHECK(parse_error(durations_header + "1,0,0,0,F,1\n1,0,0,F,1\n") ==
         "run.csv:3: expected 6 columns (step,stage,chunk,mb,kind,ms), got '1,0,0,F,1'");
   CHECK(parse_error(durations_header + "1,0,0,0,F,1,2\n") ==
