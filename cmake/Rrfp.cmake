@@ -85,9 +85,6 @@ if(RRFP_SANITIZE MATCHES "^(address|thread)")
   string(APPEND RRFP_PRELOADED_FIRST ":")
 endif()
 
-# For tests that start Python: torch's modules are compiled once, and nothing is written beside the sources.
-set(RRFP_TEST_PYTHON PYTHONDONTWRITEBYTECODE= "PYTHONPYCACHEPREFIX=${PROJECT_BINARY_DIR}/pycache")
-
 # rrfp_set_test(NAME LABELS label... TIMEOUT seconds [ENVIRONMENT name=value...] [SUPPRESSIONS file])
 # Properties of a test, with what the sanitizers need. The presets asan and tsan run all tests but those with the
 # label soak, gpu or no_sanitizer. SUPPRESSIONS: of the thread sanitizer, in place of cmake/tsan.supp.
@@ -113,9 +110,11 @@ function(rrfp_set_test name)
   if(CMAKE_CROSSCOMPILING)
     math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 10")  # an emulator runs them
   endif()
+  # Python compiles torch's modules once for all tests, and writes nothing beside the sources.
+  list(APPEND arg_ENVIRONMENT PYTHONDONTWRITEBYTECODE= "PYTHONPYCACHEPREFIX=${PROJECT_BINARY_DIR}/pycache")
   # Tests with a long limit start first, so that none is left alone at the end of a parallel run.
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT}
-    ENVIRONMENT "${RRFP_TEST_PYTHON};${arg_ENVIRONMENT}")
+    ENVIRONMENT "${arg_ENVIRONMENT}")
 endfunction()
 
 # rrfp_add_test(NAME [TENSORS] SOURCES file... DEPENDS lib... [LABELS label...] [TIMEOUT seconds] [ARGS arg...])
