@@ -19,7 +19,7 @@ import os, sys
 import rrfp, torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from test_state import open_pipeline
+from test_state import ids_of, open_pipeline
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -29,7 +29,7 @@ with open_pipeline(lambda parts: parts[rank], 2) as pipe:
         pipe.step(*([ids] if rank == 0 else []), target=ids if rank == 1 else None)
     dcp.save(pipe.state_dict(), checkpoint_id=sys.argv[1])
 dist.destroy_process_group()
-""".replace("from test_state import open_pipeline", "from test_state import ids_of, open_pipeline")
+"""
 
 
 def open_pipeline(of_parts, stages, model=None):
