@@ -17,8 +17,8 @@
 #include <vector>
 
 #include <rrfp/simulate/keyed_random.hpp>
+#include <rrfp/study/presets.hpp>
 #include <rrfp/workload/packer.hpp>
-#include <rrfp/workload/presets.hpp>
 #include <rrfp/workload/work_model.hpp>
 
 namespace {

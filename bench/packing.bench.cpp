@@ -42,8 +42,8 @@
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/simulate/keyed_random.hpp>
 #include <rrfp/simulate/stage_costs.hpp>
+#include <rrfp/study/presets.hpp>
 #include <rrfp/workload/packer.hpp>
-#include <rrfp/workload/presets.hpp>
 #include <rrfp/workload/work_model.hpp>
 
 namespace {

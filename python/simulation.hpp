@@ -14,6 +14,7 @@
 #include <rrfp/job/plan.hpp>
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/simulate/simulator.hpp>
+#include <rrfp/study/options.hpp>
 
 #include "gil.hpp"
 
@@ -39,8 +40,9 @@ inline result<std::vector<simulated_run>> simulate_job(const std::optional<std::
   };
 
   const auto& policies = policies::registry();
-  const auto j = path ? job::load_job(*path, policies, settings, job::job_use::simulate)
-                      : job::parse_job("", "settings", policies, settings, job::job_use::simulate);
+  const auto& keys = study::schema();
+  const auto j = path ? job::load_job(*path, policies, settings, job::job_use::simulate, keys)
+                      : job::parse_job("", "settings", policies, settings, job::job_use::simulate, keys);
   if (!j) return j.failure();
   std::vector<simulated_run> runs;
   for (const auto& one : job::variants(*j)) {

@@ -187,7 +187,8 @@ std::string describe(const CLI::App& app, const CLI::ParseError& e, int argc, ch
 
 }  // namespace
 
-int run_program(const char* name, int argc, char** argv, int (*work)(int, char**)) {
+int run_program(const char* name, int argc, char** argv,
+                const std::function<int(int, char**)>& work) {
   open_standard_descriptors();
   name_of_program = name;
   set_signals();

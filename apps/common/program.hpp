@@ -1,6 +1,7 @@
 /// Process setup before a program's own code runs, and error handling after it.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,7 +22,8 @@ namespace rrfp::apps {
 /// handler names a mapped file that was truncated, and ends the program with exit code 2. After
 /// `work`: an escaped exception is reported, with exit code 1, or 2 if a thread cannot be started;
 /// if standard output could not be written, exit code 0 becomes 1.
-int run_program(const char* name, int argc, char** argv, int (*work)(int argc, char** argv));
+int run_program(const char* name, int argc, char** argv,
+                const std::function<int(int argc, char** argv)>& work);
 
 /// Name given to run_program().
 const char* program_name();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/study/workload.hpp>
 
 #include "checksum.hpp"
 
@@ -78,7 +79,8 @@ std::string description_of(const cell& c) {
   for (const std::string kind : {"table", "lib"})
     if (policy.starts_with(kind + ":")) text += content_of(kind, policy.substr(kind.size() + 1));
   if (!c.job.delays.file.empty()) text += content_of("delays", c.job.delays.file);
-  if (!c.job.texts.histogram.empty()) text += content_of("histogram", c.job.texts.histogram);
+  const auto& histogram = study::options_of(c.job).texts.histogram;
+  if (!histogram.empty()) text += content_of("histogram", histogram);
   return text;
 }
 
@@ -97,7 +99,7 @@ double outcome::mean_ms() const {
 }
 
 outcome_sum::outcome_sum(const cell& c)
-    : model_(job::workload_of(c.job).value()),
+    : model_(study::workload_of(c.job).value()),
       replicas_(c.job.pipeline.replicas),
       devices_(c.job.pipeline.stages * replicas_) {
   made_.step_ms.assign(c.job.train.steps, 0);

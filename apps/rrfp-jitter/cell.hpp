@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/job/workload.hpp>
+#include <rrfp/study/pipeline_cost.hpp>
 
 #include "experiment.hpp"
 
@@ -23,7 +23,7 @@ struct cell {
   std::string weather;
   std::string run;
   /// Runs train.steps steps. Wall clock: on emulated devices.
-  job::job job;
+  job::job job = study::new_job();
   hint_quality hint = hint_quality::own;
   engine_kind engine = engine_kind::simulator;
   std::uint32_t nodes = 1;  ///< processes

@@ -7,7 +7,7 @@
 namespace rrfp::experiment {
 
 std::string_view mode_of(const job::job& j) {
-  return j.dispatch.messages == job::messages_kind::blocking ? "blocking" : name(j.dispatch.mode);
+  return study::blocks_messages(j) ? "blocking" : name(j.dispatch.mode);
 }
 
 std::string_view name(engine_kind kind) {

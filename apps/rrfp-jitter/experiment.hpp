@@ -35,6 +35,7 @@
 
 #include <rrfp/base/result.hpp>
 #include <rrfp/job/overrides.hpp>
+#include <rrfp/study/options.hpp>
 
 #include "candidates.hpp"
 
@@ -72,7 +73,7 @@ struct workload_entry {
   /// Time of one all-gather of the ranks' picks.
   double gather_ms = default_gather_ms;
   /// The base with the keys of this workload.
-  job::job job;
+  job::job job = study::new_job();
 };
 
 /// What happens to a node of a real job, once.
@@ -92,13 +93,13 @@ struct node_fault {
 
 struct weather_entry {
   std::string name;
-  job::overrides settings;
+  job::overrides settings{study::schema()};
   node_fault fault;
 };
 
 struct run_entry {
   std::string name;
-  job::overrides settings;
+  job::overrides settings{study::schema()};
   hint_quality hint = hint_quality::own;
   paper_column paper = paper_column::none;
   rank_agreement agreement = rank_agreement::arrivals;

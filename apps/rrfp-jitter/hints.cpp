@@ -16,7 +16,7 @@ constexpr std::uint64_t stale_seed_offset = std::uint64_t{1} << 40;
 /// The order that the policy gives by readiness in the first step of `j`.
 result<std::shared_ptr<const policy_set>> recorded(job::job j) {
   j.dispatch.mode = dispatch_mode::ready;
-  j.dispatch.messages = job::messages_kind::asynchronous;
+  study::options_of(j).dispatch.messages = study::messages_kind::asynchronous;
   const auto dispatch = plan::make_dispatch_plan(j, policies::registry());
   if (!dispatch) return dispatch.failure();
   const auto costs = plan::expected_costs(j);

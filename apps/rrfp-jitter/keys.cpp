@@ -146,7 +146,7 @@ std::string experiment_reference() {
          "[jitter], [cost], [machine], [images], [texts] and [experts] before the first\n"
          "table and in each table; train.steps, [recovery], device.kind and\n"
          "device.time_scale before the first table only.\n\n" +
-         job::job_reference_text();
+         job::job_reference_text(study::schema());
 }
 
 }  // namespace rrfp::experiment

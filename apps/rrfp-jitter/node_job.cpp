@@ -21,10 +21,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The program in the folder of this one.
-std::string rrfp_node() {
+/// The program in the folder of this one: rrfp-node with the keys of studies.
+std::string node_program() {
   std::error_code unknown;
-  return (fs::read_symlink("/proc/self/exe", unknown).parent_path() / "rrfp-node").string();
+  return (fs::read_symlink("/proc/self/exe", unknown).parent_path() / "rrfp-jitter-node").string();
 }
 
 [[noreturn]] void become_launcher(const std::vector<std::string>& arguments, pid_t parent,
@@ -64,7 +64,8 @@ result<std::unique_ptr<node_job>> node_job::start(const job::job& j, std::uint32
     return written.failure();
   std::unique_ptr<node_job> made{new node_job{folder}};
   const std::vector<std::string> arguments{
-      rrfp_node(), "run", file, "--local-nodes", std::to_string(nodes), "--json", made->log_path_};
+      node_program(),        "run",    file,           "--local-nodes",
+      std::to_string(nodes), "--json", made->log_path_};
   const auto parent = ::getpid();
   made->launcher_ = ::fork();
   if (made->launcher_ == 0) become_launcher(arguments, parent, made->output_path_);

@@ -1,4 +1,4 @@
-/// A job of several rrfp-node processes that the launcher of rrfp-node starts on this machine.
+/// A job of several rrfp-jitter-node processes that the first of them starts on this machine.
 #pragma once
 
 #include <sys/types.h>
@@ -17,8 +17,8 @@ namespace rrfp::apps {
 
 class node_job {
  public:
-  /// Starts the rrfp-node beside this program. `folder` gets the job file, the JSON log and what
-  /// the nodes print.
+  /// Starts the rrfp-jitter-node beside this program. `folder` gets the job file, the JSON log and
+  /// what the nodes print.
   static result<std::unique_ptr<node_job>> start(const job::job& j, std::uint32_t nodes,
                                                  const std::string& folder);
   /// Kills all processes that still run.

@@ -5,6 +5,7 @@
 #include <rrfp/io/text_file.hpp>
 #include <rrfp/job/check_job.hpp>
 #include <rrfp/job/overrides.hpp>
+#include <rrfp/job/schema.hpp>
 #include <rrfp/job/value.hpp>
 #include <rrfp/policies/registry.hpp>
 
@@ -26,7 +27,7 @@ constexpr std::uint64_t default_steps = 3;
 /// An entry that is being read: a [[run]], ...
 struct entry_read {
   entry_draft own;
-  job::overrides settings;
+  job::overrides settings{study::schema()};
 };
 
 // ---- entries
@@ -69,7 +70,9 @@ std::vector<job::entry> values_of(const job::entry& e, std::size_t kind,
 
 bool is_text(const job::entry& e, std::size_t kind) {
   const auto* own = entry_keys(kind).find(e.name());
-  return own != nullptr ? own->is_text : job::is_text_key(e.name());
+  if (own != nullptr) return own->is_text;
+  const auto* of_job = study::schema().find(e.name());
+  return of_job != nullptr && of_job->is_text;
 }
 
 /// What distinguishes one of several values in a name: "bf", "slots 1f1b".
@@ -161,16 +164,18 @@ result<std::vector<entry_read>> read_kind(const job::document& doc, std::size_t 
 status read_head(draft& d, const job::document& doc) {
   const auto& source = d.made.source;
   std::vector<job::entry> own;
-  job::overrides settings;
+  job::overrides settings{study::schema()};
+  const auto& of_job = study::schema();
   for (const auto& e : doc.entries) {
     const auto from = at_line(source, e.line);
     if (std::find(std::begin(kinds), std::end(kinds), e.path[0]) != std::end(kinds))
       return from.blame(e.path[0],
                         "expected [[" + e.path[0] + "]] tables, got " + job::describe(e.content));
-    if (!job::is_section(e.path[0])) {
-      if (const auto key = job::key_with_leaf(e.name());
-          !key.empty() && head_keys().find(e.name()) == nullptr)
-        return from.blame(e.name(), "unknown key, did you mean " + std::string{key} + "?");
+    if (!of_job.table().is_section(e.path[0])) {
+      const auto meant = std::find_if(of_job.keys().begin(), of_job.keys().end(),
+                                      [&](const auto& k) { return k.leaf() == e.name(); });
+      if (meant != of_job.keys().end() && head_keys().find(e.name()) == nullptr)
+        return from.blame(e.name(), "unknown key, did you mean " + meant->path + "?");
       own.push_back(e);
       continue;
     }
@@ -187,7 +192,8 @@ status read_head(draft& d, const job::document& doc) {
   d.base.device.kind = job::device_kind::emulated;
   if (!o.job.empty()) {
     const auto path = job::absolute_path(std::filesystem::path{source}.parent_path(), o.job);
-    auto loaded = job::load_job(path, policies::registry(), {}, job::job_use::simulate);
+    auto loaded =
+        job::load_job(path, policies::registry(), {}, job::job_use::simulate, study::schema());
     if (!loaded) return loaded.failure();
     if (!loaded->compare.empty())
       return d.head.blame("job", path + ": expected a job without [[compare]]");
@@ -249,7 +255,8 @@ status read_entries(draft& d, const job::document& doc) {
   for (auto& one : *weathers)
     made.weathers.push_back({one.own.options.name, std::move(one.settings), one.own.fault});
   if (made.weathers.empty())
-    made.weathers.push_back({disturbs(made.workloads) ? "of the job" : "none", {}, {}});
+    made.weathers.push_back(
+        {disturbs(made.workloads) ? "of the job" : "none", job::overrides{study::schema()}, {}});
   if (made.baseline.empty()) made.baseline = made.runs.front().name;
   return success();
 }
@@ -320,11 +327,12 @@ status check_measurable(const cell& c) {
   const auto is_zero = [](const std::vector<double>& list) {
     return std::all_of(list.begin(), list.end(), [](double ms) { return ms == 0; });
   };
-  if (j.cost.preset.empty() && is_zero(j.cost.forward_ms) && is_zero(j.cost.backward_ms) &&
+  const bool has_preset = !study::options_of(j).cost.preset.empty();
+  if (!has_preset && is_zero(j.cost.forward_ms) && is_zero(j.cost.backward_ms) &&
       is_zero(j.cost.weight_ms))
     return job::blame(j, "cost.forward_ms",
                       "expected a time above 0 for at least one task, got 0 for all");
-  if (j.dispatch.slot_bytes != 0 && j.cost.preset.empty())
+  if (j.dispatch.slot_bytes != 0 && !has_preset)
     return job::blame(j, "dispatch.slot_bytes",
                       "expected cost.preset, which determines the bytes of a microbatch");
   if (auto ok = check_processes(c); !ok) return ok;
@@ -397,7 +405,7 @@ result<experiment> parse_experiment(std::string_view text, const std::string& so
   const auto doc = job::read_toml(text, source, kinds);
   if (!doc) return doc.failure();
   const std::filesystem::path file{source};
-  draft d{{}, {}, provenance{source}};
+  draft d{{}, study::new_job(), provenance{source}};
   d.made.source = source;
   d.made.name = file.has_stem() ? file.stem().string() : "experiment";
   if (auto read = read_head(d, *doc); !read) return read.failure();

@@ -55,9 +55,10 @@ const outcome* cells_of(const experiment& e, const std::vector<outcome>& outcome
 std::string figure_text(double figure) { return figure > 0 ? fmt::format("{:.2f}", figure) : ""; }
 
 std::string memory_text(const workload_entry& w, std::uint64_t held) {
-  if (w.job.cost.preset.empty()) return "";
+  if (study::options_of(w.job).cost.preset.empty()) return "";
   const auto size = static_cast<double>(held) / gibibyte;
-  return fmt::format("{:.1f}{}", size, size > w.job.machine.memory_gib ? "!" : "");
+  return fmt::format("{:.1f}{}", size,
+                     size > study::options_of(w.job).machine.memory_gib ? "!" : "");
 }
 
 void paper_score::add(double paper, double ours) {
@@ -101,7 +102,7 @@ std::string results_table(const experiment& e, const std::vector<outcome>& outco
       for (std::size_t r = 0; r < e.runs.size(); ++r) {
         const auto s = summary_of(e, outcomes, w, k, r);
         const auto activations =
-            of.job.cost.preset.empty()
+            study::options_of(of.job).cost.preset.empty()
                 ? std::string{}
                 : fmt::format("{:.1f}", static_cast<double>(s.activation_bytes_peak) / gibibyte);
         rows.push_back({e.runs[r].name, ms_text(s.step_ms), fmt::format("{:.2f}x", s.speed_up),

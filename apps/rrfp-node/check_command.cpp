@@ -10,6 +10,7 @@
 #include <rrfp/base/units.hpp>
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/job/node_places.hpp>
+#include <rrfp/job/schema.hpp>
 #include <rrfp/policies/registry.hpp>
 
 #include "../common/console.hpp"
@@ -62,14 +63,13 @@ std::string limit_text(const memory_limit& limit) {
                                             : "no slot limit";
   if (limit.bytes != 0)
     text += fmt::format(", {:.1f} MiB", static_cast<double>(limit.bytes) / mebibyte);
-  if (limit.run_ahead != 0) text += fmt::format(", run-ahead {}", limit.run_ahead);
   return text;
 }
 
 /// Whether the job says how long the tasks of each stage take, not one time for all.
 bool has_times(const job::job& j) {
   const auto& c = j.cost;
-  return !c.preset.empty() ||
+  return job::has_other_costs(j) ||
          std::max({c.forward_ms.size(), c.backward_ms.size(), c.weight_ms.size()}) > 1;
 }
 
@@ -227,7 +227,8 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
 }  // namespace
 
 int check_command(const command_options& options) {
-  const auto loaded = job::load_job(options.job, policies::registry(), options.settings);
+  const auto loaded = job::load_job(options.job, policies::registry(), options.settings,
+                                    job::job_use::train, *options.keys);
   if (!loaded) return end_with(loaded.failure());
   for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
   const duration limit{options.decode_s};

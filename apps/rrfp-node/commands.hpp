@@ -5,11 +5,13 @@
 #include <string>
 #include <vector>
 
+#include <rrfp/job/job.hpp>
 #include <rrfp/membership/launch_environment.hpp>
 
 namespace rrfp::apps {
 
 struct command_options {
+  const job::schema* keys = &job::runtime_schema();
   std::string job;
   std::vector<std::string> settings;  ///< --set
   std::string json;                   ///< run: a file for the JSON lines

@@ -227,8 +227,7 @@ bool must_agree(const job::job& a, const job::job& b) {
   same.jitter = a.jitter;
   same.delays = a.delays;
   same.cost = a.cost;
-  same.machine = a.machine;
-  same.images = a.images;
+  same.extra = a.extra;
   same.run = a.run;
   same.checkpoint = a.checkpoint;
   same.compare = a.compare;

@@ -16,7 +16,8 @@ namespace rrfp::apps {
 
 int run_command(const command_options& options) {
   interrupt_watch interrupts;
-  const auto loaded = job::load_job(options.job, policies::registry(), options.settings);
+  const auto loaded = job::load_job(options.job, policies::registry(), options.settings,
+                                    job::job_use::train, *options.keys);
   if (!loaded) return end_with(loaded.failure());
   for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
   const auto runs = job::variants(*loaded);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <rrfp/core/rank_hosts.hpp>
+#include <rrfp/study/options.hpp>
 
 #include "rerouted_steps.hpp"
 
@@ -52,8 +53,7 @@ std::string why_not(const job::job& j, const simulate::loss_model& m, recovery_w
   if (way == recovery_way::replace && m.nodes == 1) return "needs at least 2 nodes";
   if (way != recovery_way::reroute) return "";
   if (j.pipeline.replicas == 1) return "needs pipeline.replicas of at least 2";
-  if (j.dispatch.messages == job::messages_kind::blocking)
-    return "needs dispatch.messages = \"asynchronous\"";
+  if (study::blocks_messages(j)) return "needs dispatch.messages = \"asynchronous\"";
   return "";
 }
 

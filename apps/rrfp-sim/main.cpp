@@ -9,6 +9,7 @@
 #include <rrfp/report/trace.hpp>
 #include <rrfp/simulate/duration_table.hpp>
 #include <rrfp/simulate/simulator.hpp>
+#include <rrfp/study/options.hpp>
 
 #include "../common/checks.hpp"
 #include "../common/console.hpp"
@@ -232,8 +233,8 @@ int run(int argc, char** argv) {
         std::pair{"--write-schedule", &wanted.write_schedule}, std::pair{"--json", &wanted.json},
         std::pair{"--chart", &wanted.chart}})
     if (auto can = apps::check_output(option, *file); !can) return apps::end_with(can.failure());
-  const auto loaded =
-      job::load_job(wanted.job, policies::registry(), wanted.settings, job::job_use::simulate);
+  const auto loaded = job::load_job(wanted.job, policies::registry(), wanted.settings,
+                                    job::job_use::simulate, study::schema());
   if (!loaded) return apps::end_with(loaded.failure());
   for (const auto& note : loaded->notes) apps::print_error("rrfp-sim: {}\n", note);
   const auto jobs = job::variants(*loaded);

@@ -104,8 +104,10 @@ struct bits {
   bool operator==(const bits&) const = default;
 };
 
-bits bits_of(const job_file& job, std::uint32_t nodes, const std::vector<settings>& all) {
+bits bits_of(const job_file& job, std::uint32_t nodes, const std::vector<settings>& all,
+             const char* program = RRFP_NODE) {
   auto arguments = job.run(nodes, all);
+  arguments.front() = program;
   arguments.insert(arguments.end(), {"--json", job.at("out.jsonl")});
   const auto o = run_program(arguments);
   INFO(nodes << " nodes: " << o.out << o.err);
@@ -274,7 +276,7 @@ TEST_CASE("a step has as many microbatches as its samples need, with the same bi
   CHECK(bits_of(job, 3, {limited, jitter}) == alone);
   const settings blocking{"dispatch.mode=in-order", "dispatch.policy=one_f_one_b",
                           "dispatch.messages=blocking"};
-  CHECK(bits_of(job, 2, {limited, blocking}) == alone);
+  CHECK(bits_of(job, 2, {limited, blocking}, RRFP_JITTER_NODE) == alone);
   // The samples of a step are those of as many microbatches as the job says.
   const settings in_order{"data.max_tokens=0", "data.pack=order"};
   CHECK(alone.loss == Approx(bits_of(job, 1, {limited, in_order}).loss).epsilon(1e-4));

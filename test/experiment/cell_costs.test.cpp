@@ -5,6 +5,7 @@
 #include <set>
 
 #include <rrfp/job/plan.hpp>
+#include <rrfp/study/workload.hpp>
 
 #include "support.hpp"
 
@@ -67,7 +68,7 @@ TEST_CASE("every mode, policy, limit and admission gets the same tasks, messages
         auto& d = other.job.dispatch;
         d.mode = mode;
         d.policy = "bfw";
-        d.messages = job::messages_kind::blocking;
+        study::options_of(other.job).dispatch.messages = study::messages_kind::blocking;
         d.slots = 3;
         d.slot_bytes = 1000;
         d.admit = admit;
@@ -105,7 +106,9 @@ TEST_CASE("admission sorts by undisturbed times") {
   c.job.dispatch.admit = admission::small_large_small;
   c.job.pipeline.microbatches = 32;
   const auto images = [&](std::uint32_t mb) {
-    return workload::images_of(c.job.images, c.job.jitter.seed, step_id{0}, mb, 1).front();
+    return workload::images_of(study::options_of(c.job).images, c.job.jitter.seed, step_id{0}, mb,
+                               1)
+        .front();
   };
   const auto order = costs_of(c).order_of(step_id{0});
   for (std::size_t i = 2; i < order.size(); ++i)
@@ -138,14 +141,14 @@ TEST_CASE("shapes are told before blocking messages of a model with images alone
   };
   for (const auto* preset : {"gpt3-large", "qwen3-1.7b-vit-h"}) {
     auto c = plain_cell();
-    c.job.cost.preset = preset;
+    study::options_of(c.job).cost.preset = preset;
     const auto message = link(c);
-    c.job.cost.shape_messages = true;
+    study::options_of(c.job).cost.shape_messages = true;
     CHECK(link(c) == message);
     block(c);
-    const bool has_images = c.job.cost.preset != "gpt3-large";
+    const bool has_images = study::options_of(c.job).cost.preset != "gpt3-large";
     CHECK(link(c) == message + (has_images ? 10'000 : 0));
-    c.job.cost.shape_messages = false;
+    study::options_of(c.job).cost.shape_messages = false;
     CHECK(link(c) == message);
   }
 }
@@ -153,8 +156,8 @@ TEST_CASE("shapes are told before blocking messages of a model with images alone
 TEST_CASE("sequence_tokens shortens the samples of a model with images alone") {
   const auto forward = [](const char* preset, std::uint32_t tokens) {
     auto c = plain_cell();
-    c.job.cost.preset = preset;
-    c.job.cost.sequence_tokens = tokens;
+    study::options_of(c.job).cost.preset = preset;
+    study::options_of(c.job).cost.sequence_tokens = tokens;
     return costs_of(c).compute(step_id{0}, stage_id{3},
                                {task_kind::forward, microbatch_id{0}, chunk_id{0}});
   };
@@ -171,7 +174,7 @@ simulate::nanoseconds forward(const cell& c, std::uint32_t stage, std::uint32_t 
 TEST_CASE("a stage of half the speed takes twice the time for tasks, and the same for messages") {
   for (const auto* preset : {"", "gpt3-large"}) {
     auto c = plain_cell();
-    c.job.cost.preset = preset;
+    study::options_of(c.job).cost.preset = preset;
     c.job.pipeline.cuts.kind = job::cut_kind::layers;
     const auto even = costs_of(c);
     c.job.cost.speed = {1, 1, 0.5, 1};
@@ -198,14 +201,14 @@ TEST_CASE("texts and experts make the microbatches differ, the same ones with eq
     return times.size();
   };
   auto c = plain_cell();
-  c.job.cost.preset = "mixtral-8x7b";
-  c.job.experts.spread = workload::expert_spread::even;
+  study::options_of(c.job).cost.preset = "mixtral-8x7b";
+  study::options_of(c.job).experts.spread = workload::expert_spread::even;
   CHECK(differ(c) == 1);
-  c.job.texts.spread = workload::text_spread::uniform;
+  study::options_of(c.job).texts.spread = workload::text_spread::uniform;
   CHECK(differ(c) == 8);
-  c.job.texts.spread = workload::text_spread::padded;
+  study::options_of(c.job).texts.spread = workload::text_spread::padded;
   c.job.pipeline.tp = 2;
-  c.job.experts = {};
+  study::options_of(c.job).experts = {};
   CHECK(differ(c) == 8);
   auto other = c;
   other.job.jitter.seed += 1;
@@ -225,7 +228,7 @@ TEST_CASE("[cost] gives times by stage, and no bytes") {
   CHECK(costs.link(step_id{0}, virtual_stage_id{1},
                    {task_kind::backward, microbatch_id{0}, chunk_id{0}}) == 500'000);
   CHECK_FALSE(costs.has_bytes());
-  CHECK(job::workload_of(c.job).value() == nullptr);
+  CHECK(study::workload_of(c.job).value() == nullptr);
 }
 
 }  // namespace rrfp::experiment

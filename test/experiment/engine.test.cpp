@@ -40,7 +40,7 @@ TEST_CASE("limits hold: slots, the slots of 1F1B, the paper's run-ahead") {
   CHECK(run_well(c).slots_peak == 4);
   c.job.dispatch.slots = 0;
   const auto open = run_well(c).slots_peak;
-  c.job.dispatch.run_ahead = 4;
+  study::options_of(c.job).dispatch.run_ahead = 4;
   const auto ahead = run_well(c).slots_peak;
   CHECK(ahead < open);
   // D does not count pending W.

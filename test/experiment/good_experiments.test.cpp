@@ -166,15 +166,15 @@ TEST_CASE("a description holds everything that the outcome depends on, and no na
   CHECK(differs([](cell& x) { x.hint = hint_quality::calm; }));
   CHECK(differs([](cell& x) { x.agreement = rank_agreement::candidates; }));
   CHECK(differs([](cell& x) { x.job.dispatch.slots = job::slots_of_1f1b; }));
-  CHECK(differs([](cell& x) { x.job.dispatch.run_ahead = 3; }));
+  CHECK(differs([](cell& x) { study::options_of(x.job).dispatch.run_ahead = 3; }));
   CHECK(differs([](cell& x) { block(x); }));
   CHECK(differs([](cell& x) { x.job.dispatch.admit = admission::small_large_small; }));
   CHECK(differs([](cell& x) { x.job.jitter.stall_factor = 2; }));
   CHECK(differs([](cell& x) { x.job.jitter.compute_sigma = 0.1; }));
-  CHECK(differs([](cell& x) { x.job.machine.efficiency = 0.4; }));
-  CHECK(differs([](cell& x) { x.job.images.mean = 1; }));
-  CHECK(differs([](cell& x) { x.job.texts.mean = 1; }));
-  CHECK(differs([](cell& x) { x.job.experts.concentration = 1; }));
+  CHECK(differs([](cell& x) { study::options_of(x.job).machine.efficiency = 0.4; }));
+  CHECK(differs([](cell& x) { study::options_of(x.job).images.mean = 1; }));
+  CHECK(differs([](cell& x) { study::options_of(x.job).texts.mean = 1; }));
+  CHECK(differs([](cell& x) { study::options_of(x.job).experts.concentration = 1; }));
   CHECK(differs([](cell& x) { x.job.cost.speed = {2}; }));
   CHECK(differs([](cell& x) { x.job.pipeline.cuts.kind = job::cut_kind::layers; }));
   CHECK(differs([](cell& x) { x.job.cost.forward_ms = {2}; }));
@@ -182,10 +182,11 @@ TEST_CASE("a description holds everything that the outcome depends on, and no na
 
 TEST_CASE("the contents of files are part of the description") {
   using setter = void (*)(job::job&, const std::string& path);
-  for (const auto set : {setter{[](auto&j, auto&path) { j.dispatch.policy = "table:" + path; }},
-                         setter{[](auto&j, auto&path) { j.dispatch.policy = "lib:" + path; }},
-                         setter{[](auto&j, auto&path) { j.delays.file = path; }},
-                         setter{[](auto&j, auto&path) { j.texts.histogram = path; }}}) {
+  for (const auto set :
+       {setter{[](auto&j, auto&path) { j.dispatch.policy = "table:" + path; }},
+        setter{[](auto&j, auto&path) { j.dispatch.policy = "lib:" + path; }},
+        setter{[](auto&j, auto&path) { j.delays.file = path; }},
+        setter{[](auto&j, auto&path) { study::options_of(j).texts.histogram = path; }}}) {
     const auto described = [&](const std::string& text) {
       const scratch_file file{text};
       auto c = plain_cell();

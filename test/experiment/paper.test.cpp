@@ -59,8 +59,9 @@ TEST_CASE("every experiment can be read, and its head comment names the command 
 }
 
 TEST_CASE("one calibration serves every row: no row or run of the paper has its own constants") {
-  const auto calibration = job::load_job(RRFP_SOURCE "/bench/calibration.toml",
-                                         policies::registry(), {}, job::job_use::simulate);
+  const auto calibration =
+      job::load_job(RRFP_SOURCE "/bench/calibration.toml", policies::registry(), {},
+                    job::job_use::simulate, study::schema());
   REQUIRE(calibration.ok());
   std::set<std::string> common;
   for (const auto& s : job::changes(*calibration)) common.insert(s.key + "=" + s.value);

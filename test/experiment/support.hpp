@@ -61,7 +61,7 @@ inline cell plain_cell() {
 /// A multimodal workload in the measured weather.
 inline cell jittered_cell() {
   auto c = plain_cell();
-  c.job.cost.preset = "qwen3-1.7b-vit-h";
+  study::options_of(c.job).cost.preset = "qwen3-1.7b-vit-h";
   c.job.jitter = *weather::conditions_of("measured");
   c.job.jitter.seed = 7;
   return c;
@@ -70,13 +70,13 @@ inline cell jittered_cell() {
 /// Blocking messages in order.
 inline void block(cell& c) {
   c.job.dispatch.mode = dispatch_mode::in_order;
-  c.job.dispatch.messages = job::messages_kind::blocking;
+  study::options_of(c.job).dispatch.messages = study::messages_kind::blocking;
 }
 
 /// By readiness, with this policy.
 inline void make_ready(cell& c, const char* policy) {
   c.job.dispatch.mode = dispatch_mode::ready;
-  c.job.dispatch.messages = job::messages_kind::asynchronous;
+  study::options_of(c.job).dispatch.messages = study::messages_kind::asynchronous;
   c.job.dispatch.policy = policy;
 }
 

@@ -142,7 +142,7 @@ TEST_CASE("An unknown name is refused with the closest known name") {
       {"[quota]",
        "x.toml:1: quota: unknown section; a job has pipeline, dispatch, model, vision, data, "
        "eval, train, "
-       "jitter, cost, machine, images, texts, experts, device, transport, checkpoint, recovery, "
+       "jitter, cost, device, transport, checkpoint, recovery, "
        "run"},
       {"stages = 4", "x.toml:1: stages: unknown key, did you mean pipeline.stages?"},
       {"pipelines = 4", "x.toml:1: pipelines: unknown key, did you mean pipeline?"},
@@ -257,22 +257,11 @@ TEST_CASE("Going on without a lost node needs replicas, and is not for programs"
   });
 }
 
-TEST_CASE("Measured shares need replicas and messages that do not block") {
+TEST_CASE("Measured shares need replicas") {
   const std::string shares = "[pipeline]\nshares = \"measured\"\n";
-  const std::string blocking =
-      "[dispatch]\nmode = \"in-order\"\npolicy = \"one_f_one_b\"\n"
-      "messages = \"blocking\"\n";
   check({
       {shares,
        "x.toml:2: pipeline.shares: \"measured\" expects pipeline.replicas of at least 2, got 1"},
-      {shares + "replicas = 2\n" + blocking,
-       "x.toml:2: pipeline.shares: \"measured\" expects dispatch.messages = \"asynchronous\", got "
-       "\"blocking\""},
-      {"[recovery]\nmax_restarts = 1\nwithout_replacement = \"reroute\"\n[pipeline]\nreplicas = "
-       "2\n" +
-           blocking,
-       "x.toml:3: recovery.without_replacement: \"reroute\" expects dispatch.messages = "
-       "\"asynchronous\", got \"blocking\""},
       {shares + "replicas = 2", "accepted"},
   });
 }
@@ -303,47 +292,6 @@ TEST_CASE("A model that does not fit the pipeline is refused only for training")
     CHECK(train(bad.text) == bad.refusal);
     CHECK(refusal(bad.text) == "accepted");
   }
-}
-
-TEST_CASE("Blocking messages need a sequence, and nothing queued") {
-  const std::string job = "[dispatch]\nmessages = \"blocking\"\n";
-  CHECK(refusal(job) ==
-        "x.toml:2: dispatch.messages: \"blocking\" expects dispatch.mode = \"in-order\", got "
-        "\"ready\" (the default)");
-  CHECK(refusal(job + "mode = \"in-order\"\nlookahead = 1\n") ==
-        "x.toml:4: dispatch.lookahead: expected 0 with dispatch.messages = \"blocking\", got 1");
-  CHECK(refusal(job + "mode = \"in-order\"\n") == "accepted");
-}
-
-TEST_CASE("A preset excludes times, and what modifies it needs one") {
-  const std::string preset = "[cost]\npreset = \"gpt3-large\"\n";
-  CHECK(refusal(preset) == "accepted");
-  CHECK(refusal(preset + "forward_ms = 1.0\n") == "accepted");  // the default
-  CHECK(refusal(preset + "weight_ms = 2\n") ==
-        "x.toml:3: cost.weight_ms: cannot be set together with cost.preset, which gives the times");
-  CHECK(refusal("[machine]\ngroup = 4\n") ==
-        "x.toml:2: machine.group: needs cost.preset, which it modifies");
-  CHECK(refusal("[experts]\nspread = \"even\"\n") ==
-        "x.toml:2: experts.spread: needs cost.preset, which it modifies");
-  CHECK(refusal("[texts]\nmean = 7\n") ==
-        "x.toml:2: texts.mean: needs cost.preset, which it modifies");
-  CHECK(refusal("[cost]\nshape_messages = true\n") ==
-        "x.toml:2: cost.shape_messages: needs cost.preset, which it modifies");
-  CHECK(
-      refusal(preset + "[pipeline]\ncuts = \"layers\"\n", {"pipeline.stages=25"}) ==
-      "--set pipeline.stages=25: expected at most as many stages as gpt3-large has layers, 24, got "
-      "25");
-  CHECK(
-      refusal(preset, {"pipeline.stages=27"}) ==
-      "--set pipeline.stages=27: expected at most as many stages as gpt3-large has parts, 26, got "
-      "27");
-  CHECK(refusal(preset, {"pipeline.stages=2", "pipeline.cuts=[1, 24]"}) ==
-        "--set pipeline.cuts=[1, 24]: expected all 24 layers of gpt3-large, got 25");
-  const std::string mixture = "[cost]\npreset = \"mixtral-8x7b\"\n";
-  CHECK(refusal(mixture, {"pipeline.tp=8"}) == "accepted");
-  CHECK(refusal(mixture, {"pipeline.tp=16"}) ==
-        "--set pipeline.tp=16: expected a divisor of the 32 heads and the 8 experts of "
-        "\"mixtral-8x7b\", got 16");
 }
 
 TEST_CASE("A cut that does not fit the layers and parts is refused") {
@@ -382,30 +330,6 @@ TEST_CASE("A cut that does not fit the layers and parts is refused") {
   CHECK(refusal("[cost]\nspeed = 0\n") == "x.toml:2: cost.speed: expected a number > 0, got 0");
 }
 
-TEST_CASE("Texts that do not fit the preset are refused") {
-  const auto with = [](const std::string& preset, const std::string& keys,
-                       const texts& settings = {}) {
-    return refusal("[cost]\npreset = \"" + preset + "\"\n[texts]\n" + keys, settings);
-  };
-  CHECK(with("mixtral-8x7b", "spread = \"uniform\"\n") == "accepted");
-  CHECK(with("gpt3-large", "spread = \"uniform\"\n", {"texts.most=2048"}) == "accepted");
-  CHECK(with("gpt3-large", "spread = \"uniform\"\nmost = 2049\n") ==
-        "x.toml:5: texts.most: expected at most the 2048 positions of \"gpt3-large\", got 2049");
-  CHECK(with("mixtral-8x7b", "spread = \"uniform\"\n", {"cost.sequence_tokens=100"}) ==
-        "--set cost.sequence_tokens=100: expected 0 with texts.spread = \"uniform\", got 100");
-  CHECK(with("mixtral-8x7b", "spread = \"histogram\"\n") ==
-        "x.toml:4: texts.histogram: expected a file with texts.spread = "
-        "\"histogram\", got none");
-  const scratch_folder folder;
-  const auto file = folder.write("h.csv", "tokens,count\n7,x\n");
-  CHECK(with("mixtral-8x7b", "histogram = \"" + file + "\"\n") ==
-        "x.toml:4: texts.histogram: " + file +
-            ":2: expected tokens from 1 to 1048576 and a count up to 1000000000000, got \"7,x\"");
-  folder.write("h.csv", "tokens,count\n7,1\n");
-  CHECK(with("mixtral-8x7b", "histogram = \"" + file + "\"\n") ==
-        "x.toml:4: texts.histogram: needs texts.spread = \"histogram\", got \"padded\"");
-}
-
 TEST_CASE("A policy that is unknown or does not support the shape is refused") {
   std::string known;
   for (const auto& p : policies::registry().known()) known += std::string{p.name} + ", ";
@@ -429,20 +353,6 @@ TEST_CASE("An in-order sequence that exceeds the memory limit is refused") {
         "than 3 slots");
   CHECK(refusal(job + "slots = 3", {"dispatch.mode=ready"}) == "accepted");
   CHECK(refusal(job, {"dispatch.policy=bf"}) == "accepted");
-}
-
-TEST_CASE("Back-pressure is refused with any other limit of forwards") {
-  const std::string job = "[pipeline]\nstages = 4\n[dispatch]\nrun_ahead = 3\n";
-  const auto refused = [](const std::string& with) {
-    return "x.toml:4: dispatch.run_ahead: expected 0 " + with + ", got 3";
-  };
-  CHECK(refusal(job) == "accepted");
-  CHECK(refusal(job + "slots = \"none\"") == "accepted");
-  CHECK(refusal(job + "slots = 5") == refused("with dispatch.slots"));
-  CHECK(refusal(job + "slots = \"1f1b\"") == refused("with dispatch.slots"));
-  CHECK(refusal(job + "slot_bytes = \"1MiB\"") == refused("with dispatch.slot_bytes"));
-  CHECK(refusal(job + "early_forwards = 1") == refused("with dispatch.early_forwards"));
-  CHECK(refusal(job + "mode = \"in-order\"") == refused("in mode in-order"));
 }
 
 TEST_CASE("Slots by chunk are refused with bytes") {

@@ -1,8 +1,6 @@
 /// The values of valid jobs.
 #include <catch2/catch.hpp>
 
-#include <rrfp/job/workload.hpp>
-
 #include "job_texts.hpp"
 
 namespace rrfp::testing {
@@ -97,7 +95,6 @@ TEST_CASE("The default of slots depends on the mode") {
   CHECK(slots({"dispatch.mode=in-order"}) == 0);
   CHECK(slots({"dispatch.slots=9"}) == 9);
   CHECK(slots({"dispatch.slots=none"}) == 0);
-  CHECK(slots({"dispatch.run_ahead=9"}) == 0);
   CHECK(slots({"dispatch.slots=9", "dispatch.slots=auto"}) == 6);
 }
 
@@ -206,8 +203,6 @@ TEST_CASE("Layers are cut evenly, by cost and speed, or as given") {
   CHECK(cut("cuts = \"cost\"", slow) == counts{1, 1, 5});
   // The encoder's layers come first.
   CHECK(cut("", {"vision.layers=2"}) == counts{3, 3, 3});
-  // With a preset, the cut is of the preset.
-  CHECK(cut("cuts = [8, 8, 8]", {"cost.preset=gpt3-large"}) == counts{3, 2, 2});
 }
 
 TEST_CASE("Slots may be those of 1F1B, or the number of stages") {
@@ -222,11 +217,10 @@ TEST_CASE("Slots may be those of 1F1B, or the number of stages") {
 }
 
 TEST_CASE("The measured levels set the jitter of tasks and the spread of messages") {
-  const auto j = good("[jitter]\nlevel = \"measured\"\nseed = 3\nstall_unit_ms = 0.4\n");
+  const auto j = good("[jitter]\nlevel = \"measured\"\nseed = 3\n");
   CHECK(j.jitter.compute == weather::compute_jitter::lognormal);
   CHECK(j.jitter.compute_sigma == weather::measured_compute_sigma);
   CHECK(j.jitter.spread == weather::link_spread::stalls);
-  CHECK(j.jitter.stall_unit_ms == 0.4);
   CHECK(j.jitter.seed == 3);
   CHECK(good("[jitter]\nlevel = \"measured-lognormal\"\n").jitter.spread ==
         weather::link_spread::lognormal);
@@ -266,78 +260,6 @@ TEST_CASE("Held-out data has one of the kinds of the data, and its other keys") 
   CHECK(d.shapes_seed == 5);  // not the samples that the job trains on
   CHECK(d.microbatch_size == 3);
   CHECK(d.order == job::sample_order::file);
-}
-
-TEST_CASE("A preset, its machine and its images are read, and change the job") {
-  const auto j = good(
-      "[pipeline]\nstages = 4\n[cost]\npreset = \"qwen3-1.7b-vit-h\"\nsamples = 2\n"
-      "shape_messages = true\nspeed = [1, 1, 0.5, 1]\n"
-      "[machine]\ntflops = 300\n[images]\nspread = \"fixed\"\nmean = 1\n");
-  CHECK(j.cost.preset == "qwen3-1.7b-vit-h");
-  CHECK(j.cost.speed == std::vector<double>{1, 1, 0.5, 1});
-  CHECK(j.cost.shape_messages);
-  CHECK(j.machine.tflops == 300);
-  CHECK(j.images.spread == workload::image_spread::fixed);
-  std::vector<std::string> keys;
-  for (const auto& s : job::changes(j)) keys.push_back(s.key);
-  CHECK(keys == texts{"pipeline.stages", "cost.preset", "cost.samples", "cost.shape_messages",
-                      "cost.speed", "machine.tflops", "images.spread", "images.mean"});
-  CHECK(good(job::to_toml(j)) == j);
-  CHECK(good("[cost]\npreset = \"none\"\n").cost.preset.empty());
-}
-
-TEST_CASE("Every key of a machine changes the times of a preset") {
-  const auto of = [](const std::string& machine) {
-    return *job::workload_of(good("[pipeline]\nstages = 2\n[cost]\npreset = \"gpt3-large\"\n"
-                                  "[machine]\n" +
-                                  machine))
-                .value();
-  };
-  const workload::load one{};
-  const auto bytes = of("").message_bytes(stage_id{0}, one);
-  CHECK(of("within_us = 3").empty_message_ms(stage_id{0}) == Approx(0.003));
-  CHECK(of("within_us = 0\nwithin_gb_s = 2").message_ms(stage_id{0}, one) == Approx(bytes / 2e6));
-  CHECK(of("group = 1\nbetween_us = 7").empty_message_ms(stage_id{0}) == Approx(0.007));
-  CHECK(of("group = 1\nbetween_us = 0\nbetween_gb_s = 4").message_ms(stage_id{0}, one) ==
-        Approx(bytes / 4e6));
-  const auto forward_ms = [&](const std::string& machine) {
-    return of(machine).stage(stage_id{0}, one).forward_ms;
-  };
-  const auto usual = forward_ms("");
-  CHECK(forward_ms("tflops = 30") > usual);
-  CHECK(forward_ms("memory_gb_s = 1") > usual);
-  CHECK(forward_ms("efficiency = 0.1") > usual);
-  CHECK(forward_ms("layer_us = 10") > usual);
-}
-
-TEST_CASE("The histogram of a job is read with it") {
-  const scratch_folder folder;
-  folder.write("h.csv", "tokens,count\n100,3\n400,1\n");
-  const auto path =
-      folder.write("x.toml",
-                   "[cost]\npreset = \"mixtral-8x7b\"\n[texts]\nspread = \"histogram\"\n"
-                   "histogram = \"h.csv\"\n");
-  const auto j = job::load_job(path, policies::registry(), {}, job::job_use::simulate);
-  if (!j) FAIL(j.message());
-  CHECK(j->texts.histogram == folder.at("h.csv"));
-  CHECK(mean_text(j->texts) == 175);
-  CHECK(job::workload_of(*j).value()->arrangement().mean_tokens == 175);
-}
-
-TEST_CASE("The cut of a preset follows pipeline.cuts and the speeds") {
-  const auto cuts = [](const std::string& of_pipeline, const std::string& speed) {
-    return job::workload_of(good("[pipeline]\nstages = 2\n" + of_pipeline +
-                                 "[cost]\npreset = \"gpt3-large\"\nspeed = " + speed))
-        .value()
-        ->cuts();
-  };
-  using list = std::vector<std::uint32_t>;
-  const auto even = cuts("", "1");
-  CHECK(even == cuts("cuts = \"cost\"\n", "3"));
-  CHECK(cuts("cuts = \"layers\"\n", "[1, 9]") == list{0, 13, 26});
-  CHECK(cuts("cuts = [1, 23]\n", "1") == list{0, 2, 26});
-  CHECK(cuts("", "[1, 9]")[1] < even[1]);
-  CHECK(cuts("", "[9, 1]")[1] > even[1]);
 }
 
 }  // namespace

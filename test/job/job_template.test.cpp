@@ -96,7 +96,7 @@ TEST_CASE("A template has the meanings of the reference, in lines of at most 100
       words += line.starts_with("# ") ? line.substr(1) : line;
     }
     for (const std::string path : {"pipeline.stages", "train.lr", "checkpoint.dir"})
-      CHECK_THAT(words, Contains(job::find_key(path)->meaning));
+      CHECK_THAT(words, Contains(job::runtime_schema().find(path)->meaning));
   }
 }
 

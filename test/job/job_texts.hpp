@@ -15,15 +15,17 @@ using texts = std::vector<std::string>;
 
 /// The error line of a job, or "accepted".
 inline std::string refusal(const std::string& text, const texts& overrides = {},
-                           job::job_use use = job::job_use::simulate) {
-  const auto made = job::parse_job(text, "x.toml", policies::registry(), overrides, use);
+                           job::job_use use = job::job_use::simulate,
+                           const job::schema& keys = job::runtime_schema()) {
+  const auto made = job::parse_job(text, "x.toml", policies::registry(), overrides, use, keys);
   return made ? "accepted" : made.message();
 }
 
 /// A job that must be valid.
 inline job::job good(const std::string& text, const texts& overrides = {},
-                     job::job_use use = job::job_use::simulate) {
-  const auto made = job::parse_job(text, "x.toml", policies::registry(), overrides, use);
+                     job::job_use use = job::job_use::simulate,
+                     const job::schema& keys = job::runtime_schema()) {
+  const auto made = job::parse_job(text, "x.toml", policies::registry(), overrides, use, keys);
   if (!made) throw std::runtime_error(made.message());
   return *made;
 }

@@ -112,17 +112,19 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"python",
        {"python",
         {"core", "io", "simulate", "workload", "job", "compute", "report", "foreign", "forecast",
-         "policies", "actors", "membership"},
+         "policies", "study", "actors", "membership"},
         {}}},
       // Experiments: above libpipeline and policies, without actors but in one engine.
       {"jitter",
-       {"apps/rrfp-jitter", {"core", "io", "simulate", "job", "workload", "policies"}, {"CLI"}}},
+       {"apps/rrfp-jitter", {"core", "io", "simulate", "job", "study", "policies"}, {"CLI"}}},
+      // What studies add to jobs; no layer of the runtime knows it.
+      {"study", {"apps/rrfp/study", {"core", "simulate", "job", "workload"}, {}}},
       {"apps",
        {"apps",
         {"core",        "io",           "simulate", "workload", "hugging_face", "job",
          "safetensors", "checkpoint",   "report",   "foreign",  "forecast",     "compute",
          "torch",       "data",         "policies", "tp_coord", "actors",       "membership",
-         "metrics",     "torch_actors", "trainer"},
+         "metrics",     "torch_actors", "trainer",  "study"},
         with(torch, {"caf", "CLI", "toml++", "CivetServer.h"})}},
   };
   return all;

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include <rrfp/job/check_job.hpp>
+#include <rrfp/study/options.hpp>
 
 #include "program.hpp"
 #include "small_model.hpp"
@@ -132,9 +133,8 @@ TEST_CASE("what would make buffers depend on the order is refused") {
   j.pipeline.replicas = 2;
   CHECK_THAT(pipeline::open(j, normed_options(buffers)).message(),
              Contains("expected pipeline.replicas = 1"));
-  j.pipeline.replicas = 1;
-  j.dispatch.run_ahead = 4;
-  CHECK_THAT(pipeline::open(j, normed_options(buffers)).message(),
+  const auto ahead = job_of("[dispatch]\nrun_ahead = 4\n", study::schema());
+  CHECK_THAT(pipeline::open(ahead, normed_options(buffers)).message(),
              Contains("expected dispatch.run_ahead = 0"));
 
   const std::vector<std::function<void(at::Tensor&)>> changes{

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <random>
 
+#include <rrfp/study/options.hpp>
 #include <rrfp/torch/parallel_operators.hpp>
 
 #include "small_model.hpp"
@@ -176,7 +177,8 @@ TEST_CASE("steps of any number of microbatches on each replica have the bits of 
         "train.optimizer = \"sgd\"\ntrain.weight_decay = 0\ntrain.clip_norm = 0\n"
         "run.hang_timeout_s = 20\n" +
         c.keys;
-    const auto parsed = job::parse_job(text, "test", policies::registry(), {}, job::job_use::embed);
+    const auto parsed = job::parse_job(text, "test", policies::registry(), {}, job::job_use::embed,
+                                       study::schema());
     INFO((parsed ? "" : parsed.message()));
     REQUIRE(parsed.ok());
     auto options = small_options();

@@ -68,13 +68,14 @@ inline batch batch_of(std::uint64_t step, std::int64_t rows = 37) {
   return {at::sin(n * 0.011 + static_cast<double>(step)), at::cos(n * 0.023)};
 }
 
-inline job::job job_of(const std::string& text = {}) {
+inline job::job job_of(const std::string& text = {},
+                       const job::schema& keys = job::runtime_schema()) {
   return job::parse_job(
              "[pipeline]\nstages = 2\nmicrobatches = 5\n[train]\nsteps = 6\nlr = 0.01\n"
              "lr_min = 0.01\nmomentum = 0.9\noptimizer = \"sgd\"\nweight_decay = 0\n"
              "clip_norm = 0\n[run]\nhang_timeout_s = 20\n" +
                  text,
-             "test", policies::registry(), {}, job::job_use::embed)
+             "test", policies::registry(), {}, job::job_use::embed, keys)
       .value();
 }
 

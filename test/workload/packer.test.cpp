@@ -10,7 +10,7 @@
 #include <catch2/catch.hpp>
 
 #include <rrfp/simulate/keyed_random.hpp>
-#include <rrfp/workload/presets.hpp>
+#include <rrfp/study/presets.hpp>
 #include <rrfp/workload/work_model.hpp>
 
 namespace {

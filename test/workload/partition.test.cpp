@@ -162,6 +162,16 @@ TEST_CASE("samples without work are spread over the parts") {
   CHECK(imbalance(std::vector<double>(4)) == 1);
 }
 
+TEST_CASE("stages are cut so that the most expensive one is as cheap as possible") {
+  CHECK(cut_evenly({1, 1, 1, 1}, 2) == std::vector<std::uint32_t>{0, 2, 4});
+  CHECK(cut_evenly({1, 1, 1, 3}, 2) == std::vector<std::uint32_t>{0, 3, 4});
+  CHECK(cut_evenly({5, 1, 1, 1, 1}, 3).at(1) == 1);
+  CHECK(cut_evenly({1, 2, 3}, 3) == std::vector<std::uint32_t>{0, 1, 2, 3});
+  CHECK(cut_evenly({0, 0, 4}, 2).size() == 3);
+  CHECK(cut_evenly({1, 1, 1, 1, 1, 1}, 2, {2, 1}) == std::vector<std::uint32_t>{0, 4, 6});
+  CHECK(cut_evenly({1, 1, 1, 1, 1, 1}, 3, {0.5, 1, 1.5}) == std::vector<std::uint32_t>{0, 1, 3, 6});
+}
+
 TEST_CASE("too few samples, or one that finds no room, give no division") {
   const auto samples = samples_of({5, 5, 5});
   CHECK_FALSE(longest_first(samples, 4));

@@ -6,8 +6,8 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/workload/pipeline_cost.hpp>
-#include <rrfp/workload/presets.hpp>
+#include <rrfp/study/pipeline_cost.hpp>
+#include <rrfp/study/presets.hpp>
 
 namespace {
 

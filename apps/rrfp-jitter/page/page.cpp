@@ -37,9 +37,9 @@ std::string machine_text(const workload::machine& m) {
 std::string machines_of(const experiment& e) {
   std::map<std::string, std::vector<std::string>> by_machine;
   for (const auto& w : e.workloads)
-    by_machine[w.job.cost.preset.empty()
+    by_machine[study::options_of(w.job).cost.preset.empty()
                    ? "task times from the experiment file; bytes are not counted"
-                   : machine_text(w.job.machine)]
+                   : machine_text(study::options_of(w.job).machine)]
         .push_back(w.name);
   std::string out;
   for (const auto& [text, workloads] : by_machine)

@@ -46,7 +46,7 @@ std::string_view verdict(const measured& m) {
 std::string workload_table(const page_data& x, std::size_t workload, std::size_t weather) {
   const auto& e = x.source();
   const auto& w = e.workloads[workload];
-  const bool has_bytes = !w.job.cost.preset.empty();
+  const bool has_bytes = !study::options_of(w.job).cost.preset.empty();
   html::table t{w.name,
                 {"run", "step ms", "least", "most", "speed-up", "paper", "device time", "computing",
                  "blocked", "other idle", "slots"}};

@@ -3,7 +3,9 @@
 
 #include <rrfp/job/job.hpp>
 #include <rrfp/job/model_rules.hpp>
-#include <rrfp/workload/pipeline_cost.hpp>
+#include <rrfp/workload/partition.hpp>
+
+#include "schema.hpp"
 
 namespace rrfp::job {
 
@@ -40,7 +42,7 @@ double speed_of(const job& j, stage_id stage) {
 std::vector<std::uint32_t> layers_of_parts(const job& j) {
   const auto shape = effective_shape(j);
   const auto& cuts = j.pipeline.cuts;
-  const bool is_of_model = j.cost.preset.empty();
+  const bool is_of_model = !has_other_costs(j);
   if (is_of_model && cuts.kind == cut_kind::given) return cuts.layers;
   if (is_of_model && cuts.kind == cut_kind::cost) return by_cost(j, shape);
   return even_cut(all_layers_of(j.model), shape.virtual_stages());

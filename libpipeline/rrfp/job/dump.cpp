@@ -7,7 +7,7 @@ namespace rrfp::job {
 std::string to_toml(const job& j) {
   std::string text;
   std::string_view section;
-  for (const auto& k : keys()) {
+  for (const auto& k : schema_of(j).keys()) {
     if (!k.get) continue;
     if (k.section() != section) {
       section = k.section();
@@ -23,9 +23,9 @@ std::string to_toml(const job& j) {
 }
 
 std::vector<setting> changes(const job& j) {
-  static const job defaults;
+  const auto defaults = schema_of(j).defaults();
   std::vector<setting> all;
-  for (const auto& k : keys()) {
+  for (const auto& k : schema_of(j).keys()) {
     if (!k.get || k.path == "name") continue;
     auto value = to_toml(k.get(j));
     if (value != to_toml(k.get(defaults))) all.push_back({k.path, std::move(value)});

@@ -3,6 +3,7 @@
 #include <rrfp/base/check.hpp>
 #include <rrfp/job/job.hpp>
 
+#include "schema.hpp"
 #include "validate.hpp"
 
 namespace rrfp::job {
@@ -31,15 +32,16 @@ std::optional<data_options> held_out_data(const job& j) {
 
 memory_limit effective_limit(const job& j, stage_id stage) {
   RRFP_CHECK(stage.value() < j.pipeline.stages, "the stage must belong to the job");
-  memory_limit limit{0, j.dispatch.slot_bytes, j.dispatch.run_ahead};
+  memory_limit limit{0, j.dispatch.slot_bytes};
   if (j.dispatch.slots)
     limit.slots = *j.dispatch.slots;
-  else if (j.dispatch.mode == dispatch_mode::ready && limit.run_ahead == 0)
+  else if (j.dispatch.mode == dispatch_mode::ready)
     limit.slots = 2 * j.pipeline.stages;
   if (limit.slots == slots_of_stages) limit.slots = j.pipeline.stages;
   if (limit.slots == slots_of_1f1b) limit.slots = j.pipeline.stages - stage.value();
   if (j.dispatch.slot_unit == slot_unit_kind::chunk)
     limit.activations = j.pipeline.chunks * std::exchange(limit.slots, 0);
+  if (const auto* more = schema_of(j).more()) more->limit(j, limit);
   return limit;
 }
 

@@ -30,7 +30,7 @@ std::vector<setting> identity(const job& j) {
   auto settled = j;
   // A job that names the default tokenizer has the same identity. Token files need none.
   if (j.data.tokens.empty() && !j.data.tokenizer) settled.data.tokenizer = tokenizer_kind::bytes;
-  for (const auto& k : keys()) {
+  for (const auto& k : runtime_schema().keys()) {
     if (!k.get || k.paths == path_rule::files) continue;
     if (k.path == microbatches_of_a_step)
       all.push_back(
@@ -46,7 +46,7 @@ result<model_options> model_of(std::span<const setting> identity) {
   for (const auto& s : identity) {
     const auto section = std::string_view{s.key}.substr(0, s.key.find('.'));
     if (section != "model" && section != "vision") continue;
-    const auto* const k = find_key(s.key);
+    const auto* const k = runtime_schema().find(s.key);
     if (k == nullptr) return error{s.key + ": unknown key"};
     if (k->paths == path_rule::files) continue;  // identified by contents, not by path
     const auto read = read_value(s.value);
@@ -58,7 +58,7 @@ result<model_options> model_of(std::span<const setting> identity) {
 
 std::vector<setting> course(const job& j) {
   std::vector<setting> all;
-  for (const auto& k : keys()) {
+  for (const auto& k : runtime_schema().keys()) {
     if (!k.get) continue;
     const bool trains = k.section() == "train" && !holds(train_identity, k.path);
     if (trains || holds(sums, k.path)) all.push_back({k.path, to_toml(k.get(j))});

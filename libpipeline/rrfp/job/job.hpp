@@ -10,6 +10,7 @@
 /// All functions are thread-safe and have no side effects; some read files.
 #pragma once
 
+#include <any>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -22,8 +23,6 @@
 #include <rrfp/core/policy.hpp>
 #include <rrfp/job/options.hpp>
 #include <rrfp/simulate/conditions.hpp>
-#include <rrfp/workload/machine.hpp>
-#include <rrfp/workload/spreads.hpp>
 
 namespace rrfp::job {
 
@@ -32,6 +31,8 @@ struct setting {
   std::string key;
   std::string value;
 };
+
+class schema;
 
 enum class collectives_kind : std::uint8_t { nccl, host };
 
@@ -66,12 +67,6 @@ struct job {
   /// The path is absolute.
   delay_options delays;
   cost_options cost;
-  workload::machine machine;
-  /// The samples of cost.preset; drawn with jitter.seed.
-  workload::image_counts images;
-  /// The path is absolute; the file was read with the job.
-  workload::text_options texts;
-  workload::expert_options experts;
   device_options device;
   cuda_options cuda;
   transport_options transport;
@@ -85,7 +80,14 @@ struct job {
   /// The place where each key was set: "FILE:LINE: KEY" or "--set KEY=VALUE". Keys at their default
   /// are absent.
   std::map<std::string, std::string, std::less<>> set_by;
+  /// The keys that it may have; null: those of runtime_schema().
+  const schema* read_with = nullptr;
+  /// The values of the keys that runtime_schema() lacks.
+  std::any extra;
 };
+
+/// The keys of the runtime, which every program knows (rrfp/job/schema.hpp).
+const schema& runtime_schema();
 
 /// "FILE:LINE: KEY: message", for an error that is found after loading, for example in a file that
 /// the key names.
@@ -102,17 +104,19 @@ enum class job_use : std::uint8_t { train, simulate, embed };
 inline constexpr std::size_t job_bytes_max = std::size_t{1} << 20;
 
 /// Reads and checks the job and each of its variants. `policies`: those that dispatch.policy may
-/// name. `overrides` are "section.key=value", applied
-/// in order; the value is TOML, but a string needs no quotes. If an override sets a key that a
-/// variant also sets, the variants are dropped and a note says so. Relative paths are relative to
-/// the folder of the job file; in overrides, to the current folder.
+/// name. `overrides` are "section.key=value", applied in order; the value is TOML, but a string
+/// needs no quotes. If an override sets a key that a variant also sets, the variants are dropped
+/// and a note says so. Relative paths are relative to the folder of the job file; in overrides, to
+/// the current folder. The keys are those of the runtime, or of a schema with more, which must
+/// outlive the job.
 result<job> load_job(const std::string& path, const policy_registry& policies,
-                     std::span<const std::string> overrides = {}, job_use use = job_use::train);
+                     std::span<const std::string> overrides = {}, job_use use = job_use::train,
+                     const schema& keys = runtime_schema());
 
 /// The same for a text in memory; `source_name` replaces the path in errors.
 result<job> parse_job(std::string_view text, const std::string& source_name,
                       const policy_registry& policies, std::span<const std::string> overrides = {},
-                      job_use use = job_use::train);
+                      job_use use = job_use::train, const schema& keys = runtime_schema());
 
 /// One job for each variant, with its name; the job itself if it has no variants. Each variant gets
 /// a subfolder of checkpoint.dir with its name. `j` must come from load_job(): an invalid setting
@@ -130,7 +134,7 @@ memory_limit effective_limit(const job& j, stage_id stage);
 std::optional<data_options> held_out_data(const job& j);
 
 /// The number of layers of each part of [model] with [vision], by virtual stage, as pipeline.cuts
-/// says. With cost.preset, whose layers pipeline.cuts then divides (workload_of()), evenly.
+/// says; evenly if an extension of the schema replaces the costs, and pipeline.cuts is about them.
 /// Requires at least as many layers as parts.
 std::vector<std::uint32_t> layers_of_parts(const job& j);
 
@@ -147,7 +151,7 @@ struct part_times {
 /// stage or virtual stage.
 bool has_layer_times(const job& j);
 /// What [cost] expects of each part, by virtual stage, on the device of its stage: if it has values
-/// by layer, the sums over the layers of the part. Without cost.preset.
+/// by layer, the sums over the layers of the part. Not if they are replaced (extension::costs()).
 std::vector<part_times> times_of_parts(const job& j);
 /// The entry of cost.speed for a stage.
 double speed_of(const job& j, stage_id stage);
@@ -171,9 +175,9 @@ std::vector<setting> changes(const job& j);
 std::string to_toml(const job& j);
 
 /// All keys with type, default and meaning, as one page of Markdown.
-std::string job_reference_markdown();
+std::string job_reference_markdown(const schema& keys = runtime_schema());
 
 /// The same as plain text lines, for a terminal.
-std::string job_reference_text();
+std::string job_reference_text(const schema& keys = runtime_schema());
 
 }  // namespace rrfp::job

@@ -144,7 +144,7 @@ std::string job_template(const template_request& wanted) {
                  "prints every key.");
   std::string_view section;
   for (const auto& l : made.lines) {
-    const auto* const k = find_key(l.key);
+    const auto* const k = runtime_schema().find(l.key);
     RRFP_CHECK(k != nullptr, "a template must use keys of the schema");
     if (k->section() != section) {
       section = k->section();

@@ -14,8 +14,8 @@
 
 namespace rrfp::job {
 
-/// What divides the layers of the model into parts, one for each virtual stage. automatic: `cost`
-/// for a cost.preset, else `layers`.
+/// What divides the layers of the model into parts, one for each virtual stage. automatic: as
+/// `layers`, unless an extension of the schema has other parts.
 enum class cut_kind : std::uint8_t { automatic, layers, cost, given };
 
 struct cut_options {
@@ -58,10 +58,6 @@ struct pipeline_options {
 inline constexpr std::uint32_t slots_of_1f1b = ~0U;
 inline constexpr std::uint32_t slots_of_stages = ~0U - 1;
 
-/// blocking: send and receive are paired, as in frameworks with fixed schedules
-/// (rrfp/simulate/simulator.hpp).
-enum class messages_kind : std::uint8_t { asynchronous, blocking };
-
 /// What `slots` counts: microbatches, or their chunks (`slots` times the chunks of a stage).
 enum class slot_unit_kind : std::uint8_t { microbatch, chunk };
 
@@ -70,7 +66,6 @@ struct dispatch_options {
   dispatch_mode mode = dispatch_mode::ready;
   /// A known policy or "table:FILE.csv".
   std::string policy = "bfw_plus";
-  messages_kind messages = messages_kind::asynchronous;
   /// Maximum number of launches queued behind the running one.
   std::uint32_t lookahead = 0;
   /// Maximum number of microbatches that may hold memory on a stage; 0: no limit; empty:
@@ -78,8 +73,6 @@ struct dispatch_options {
   std::optional<std::uint32_t> slots;
   /// Maximum bytes that all microbatches together may hold on a stage; 0: no limit.
   std::uint64_t slot_bytes = 0;
-  /// As memory_limit::run_ahead.
-  std::uint32_t run_ahead = 0;
   slot_unit_kind slot_unit = slot_unit_kind::microbatch;
   /// As stage_config::early_forwards; the policy `auto` uses at most so many.
   std::uint32_t early_forwards = 0;
@@ -282,15 +275,6 @@ struct delay_options {
 /// for all parts, one per stage, one per virtual stage, or one per layer (times_of_parts() in
 /// job.hpp).
 struct cost_options {
-  /// Name of a workload::preset(), a model whose times and bytes on [machine] replace the durations
-  /// below; empty: none.
-  std::string preset;
-  /// Preset only: samples per microbatch.
-  std::uint32_t samples = 1;
-  /// Preset without learned positions only: decoder tokens per sample; 0: the preset's value.
-  std::uint32_t sequence_tokens = 0;
-  /// Preset only: whether blocking messages of a model with images follow one with their shape.
-  bool shape_messages = false;
   std::vector<double> forward_ms{1.0};
   /// The input gradient alone; a fused backward takes backward_ms + weight_ms.
   std::vector<double> backward_ms{1.0};

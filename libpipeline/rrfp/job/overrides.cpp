@@ -39,21 +39,21 @@ result<value> resolved(const key& k, value v, const fs::path& folder, const orig
   return v;
 }
 
-result<value> read_value_of(const key& k, const value& given, const fs::path& folder,
-                            const origin& from) {
+result<value> schema::read_value_of(const key& k, const value& given, const fs::path& folder,
+                                    const origin& from) const {
   auto v = resolved(k, given, folder, from);
   if (!v) return v;
-  job scratch;
+  auto scratch = defaults();
   if (const auto set = k.set(scratch, *v); !set) return from.blame(k.path, set.message());
   return k.get ? k.get(scratch) : std::move(*v);
 }
 
 status overrides::add(const entry& e, const std::string& source) {
   const auto from = at_line(source, e.line);
-  const auto k = job_keys().key_of(e, from);
+  const auto k = keys_->table().key_of(e, from);
   if (!k) return k.failure();
   if (*k == nullptr) return success();
-  auto read = read_value_of(**k, e.content, fs::path{source}.parent_path(), from);
+  auto read = keys_->read_value_of(**k, e.content, fs::path{source}.parent_path(), from);
   if (!read) return read.failure();
   if ((*k)->path != "cost.profile") {
     all_.push_back({*k, std::move(*read), from});
@@ -63,7 +63,7 @@ status overrides::add(const entry& e, const std::string& source) {
   if (!times) return from.blame((*k)->path, times.message());
   // Below the settings of the file itself.
   for (const auto& t : *times)
-    all_.insert(all_.begin(), {find_key(t.key), *read_value(t.value), from});
+    all_.insert(all_.begin(), {keys_->find(t.key), *read_value(t.value), from});
   return success();
 }
 
@@ -86,19 +86,6 @@ std::vector<std::string> overrides::texts() const {
     if (const auto* text = std::get_if<std::string>(&o.content.data); o.key->is_text && text)
       all.push_back(*text);
   return all;
-}
-
-bool is_section(std::string_view name) { return job_keys().is_section(name); }
-
-std::string_view key_with_leaf(std::string_view leaf) {
-  for (const auto& k : keys())
-    if (k.leaf() == leaf) return k.path;
-  return {};
-}
-
-bool is_text_key(std::string_view key) {
-  const auto* k = find_key(key);
-  return k != nullptr && k->is_text;
 }
 
 }  // namespace rrfp::job

@@ -16,12 +16,15 @@ std::string absolute_path(const std::filesystem::path& folder, const std::string
 
 class overrides {
  public:
+  /// The schema must outlive this.
+  explicit overrides(const schema& keys) : keys_(&keys) {}
+
   /// Reads `section.key = value`. Relative paths are relative to the folder of `source`. A section
   /// itself sets nothing. Error: "SOURCE:LINE: KEY: ...", as for a job file.
   status add(const entry& e, const std::string& source);
 
   /// Short forms first, so that the keys that they set take precedence. The places become those of
-  /// the job, so check_job() names them.
+  /// the job, so check_job() names them. The job must have the same schema.
   void apply_to(job& j) const;
 
   /// Whether any setting sets this key itself, not by a short form.
@@ -36,14 +39,8 @@ class overrides {
     value content;
     origin from;
   };
+  const schema* keys_;
   std::vector<one> all_;
 };
-
-/// Whether a job has this section.
-bool is_section(std::string_view name);
-/// The first key with this name in its section, for suggestions; empty: none.
-std::string_view key_with_leaf(std::string_view leaf);
-/// Whether the key takes a text, which needs no explanation beside it.
-bool is_text_key(std::string_view key);
 
 }  // namespace rrfp::job

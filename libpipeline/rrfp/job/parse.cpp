@@ -24,17 +24,18 @@ constexpr std::size_t variants_max = 64;
 struct draft {
   job made;
   provenance from;
+  const schema& keys;
 };
 
 /// The key of an entry; null for an entry that sets nothing: a section itself, an empty compare.
-result<const key*> key_of(const entry& e, const origin& from) {
+result<const key*> key_of(const schema& keys, const entry& e, const origin& from) {
   const auto name = e.name();
   if (name == "compare") {
     const auto* list = std::get_if<value_list>(&e.content.data);
     if (list != nullptr && list->empty()) return nullptr;
     return from.blame(name, "expected [[compare]] tables, got " + describe(e.content));
   }
-  return job_keys().key_of(e, from);
+  return keys.table().key_of(e, from);
 }
 
 status assign(draft& d, const key& k, const value& given, const fs::path& folder,
@@ -57,7 +58,7 @@ bool overlap(const key& a, const key& b) {
 void skip_comparison(draft& d, const key& given, const std::string& override_text) {
   for (const auto& v : d.made.compare)
     for (const auto& s : v.settings) {
-      if (!overlap(*find_key(s.key), given)) continue;
+      if (!overlap(*d.keys.find(s.key), given)) continue;
       d.made.notes.push_back("--set " + override_text + ": variant " + in_quotes(v.name) +
                              " sets " + s.key +
                              " as well; [[compare]] is skipped and the job runs once");
@@ -72,7 +73,7 @@ status assign_all(draft& d, const std::vector<entry>& entries, const fs::path& f
   for (const bool short_forms : {true, false})
     for (const auto& e : entries) {
       const auto from = at_line(d.made.source, e.line);
-      const auto k = key_of(e, from);
+      const auto k = key_of(d.keys, e, from);
       if (!k) return k.failure();
       if (*k == nullptr || !(*k)->get != short_forms) continue;
       if (auto done = assign(d, **k, e.content, folder, from); !done) return done;
@@ -90,12 +91,13 @@ status assign_override(draft& d, const std::string& text) {
     return from.blame("", "expected section.key=value");
   const auto path = text.substr(0, equals);
   const auto word = text.substr(equals + 1);
-  const auto* k = find_key(path);
+  const auto* k = d.keys.find(path);
   if (k == nullptr) {
     const auto dot = path.find('.');
+    const auto& table = d.keys.table();
     return from.blame("", dot == std::string::npos
-                              ? job_keys().unknown_name("", path)
-                              : job_keys().unknown_name(path.substr(0, dot), path.substr(dot + 1)));
+                              ? table.unknown_name("", path)
+                              : table.unknown_name(path.substr(0, dot), path.substr(dot + 1)));
   }
   const bool bare = k->is_text && word.find_first_of("\"'[") != 0;
   auto read = bare ? std::nullopt : read_value(word);
@@ -106,12 +108,12 @@ status assign_override(draft& d, const std::string& text) {
 
 /// `key = value` with the value in the form in which the job holds it: absolute paths, canonical
 /// numbers. A profile becomes the times that it sets, so that it is read once.
-status read_settings(const entry& e, const fs::path& folder, const origin& from,
+status read_settings(const schema& keys, const entry& e, const fs::path& folder, const origin& from,
                      std::vector<setting>& to) {
-  const auto k = key_of(e, from);
+  const auto k = key_of(keys, e, from);
   if (!k) return k.failure();
   if (*k == nullptr) return success();
-  const auto read = read_value_of(**k, e.content, folder, from);
+  const auto read = keys.read_value_of(**k, e.content, folder, from);
   if (!read) return read.failure();
   if ((*k)->path == "cost.profile") {
     auto times = read_profile(std::get<std::string>(read->data));
@@ -123,12 +125,13 @@ status read_settings(const entry& e, const fs::path& folder, const origin& from,
   return success();
 }
 
-result<variant> read_variant(const table_entries& table, const std::string& source,
-                             const fs::path& folder) {
+result<variant> read_variant(const schema& keys, const table_entries& table,
+                             const std::string& source, const fs::path& folder) {
   variant made;
   for (const auto& e : table.entries) {
     const auto from = at_line(source, e.line);
-    if (auto read = read_settings(e, folder, from, made.settings); !read) return read.failure();
+    if (auto read = read_settings(keys, e, folder, from, made.settings); !read)
+      return read.failure();
     if (e.name() != "name") continue;
     made.name = std::get<std::string>(e.content.data);
     made.settings.pop_back();
@@ -140,7 +143,7 @@ result<variant> read_variant(const table_entries& table, const std::string& sour
 status read_compare(draft& d, const document& doc, const fs::path& folder) {
   const auto& source = d.made.source;
   for (const auto& table : doc.lists.front()) {
-    auto made = read_variant(table, source, folder);
+    auto made = read_variant(d.keys, table, source, folder);
     if (!made) return made.failure();
     const auto from = at_line(source, table.line);
     for (const auto& other : d.made.compare)
@@ -171,7 +174,7 @@ job apply(const job& base, const variant& v) {
   made.compare.clear();
   for (const bool short_forms : {true, false})
     for (const auto& s : v.settings) {
-      const auto* k = find_key(s.key);
+      const auto* k = schema_of(base).find(s.key);
       RRFP_CHECK(k != nullptr, "a variant must set known keys");
       if (!k->get != short_forms) continue;
       const auto read = read_value(s.value);
@@ -185,7 +188,7 @@ job apply(const job& base, const variant& v) {
 /// Checks the value of a key as if a file had set it: "expected ..., got ...".
 status check_range(const job& j, const key& k) {
   if (!k.get) return success();
-  job scratch;
+  auto scratch = schema_of(j).defaults();
   return k.set(scratch, k.get(j));
 }
 
@@ -208,7 +211,7 @@ status adopt_pretrained(draft& d) {
   theirs.model.dropout = mine.dropout;
   theirs.model.precision = mine.precision;
   const auto set = d.from.places();
-  for (const auto& k : keys()) {
+  for (const auto& k : runtime_schema().keys()) {
     if (!k.path.starts_with("model.") && !k.path.starts_with("vision.")) continue;
     if (auto fits = check_range(theirs, k); !fits)
       return d.from.blame("model.pretrained", file + ": as " + k.path + " " + fits.message());
@@ -243,13 +246,13 @@ status validate_all(const draft& d, const document& doc, const policy_registry& 
 
 result<job> parse_job(std::string_view text, const std::string& source_name,
                       const policy_registry& policies, std::span<const std::string> settings,
-                      job_use use) {
+                      job_use use, const schema& keys) {
   constexpr std::string_view lists[] = {"compare"};
   const auto doc = read_toml(text, source_name, lists);
   if (!doc) return doc.failure();
   const fs::path file{source_name};
   const auto folder = file.parent_path();
-  draft d{{}, provenance{source_name}};
+  draft d{keys.defaults(), provenance{source_name}, keys};
   d.made.source = source_name;
   d.made.name = file.has_stem() ? file.stem().string() : "job";
   if (auto done = assign_all(d, doc->entries, folder); !done) return done.failure();
@@ -266,10 +269,10 @@ result<job> parse_job(std::string_view text, const std::string& source_name,
 }
 
 result<job> load_job(const std::string& path, const policy_registry& policies,
-                     std::span<const std::string> settings, job_use use) {
+                     std::span<const std::string> settings, job_use use, const schema& keys) {
   const auto text = files::read_text_file(path, job_bytes_max, "a job file");
   if (!text) return text.failure();
-  return parse_job(*text, path, policies, settings, use);
+  return parse_job(*text, path, policies, settings, use, keys);
 }
 
 status check_job(const job& j, const policy_registry& policies, job_use use) {
@@ -278,7 +281,7 @@ status check_job(const job& j, const policy_registry& policies, job_use use) {
     const auto where = place.substr(0, place.rfind(": " + path));
     from.record(path, {where, where == place});
   }
-  for (const auto& k : keys()) {
+  for (const auto& k : schema_of(j).keys()) {
     if (k.path == "name" && j.name.empty()) continue;
     if (auto fits = check_range(j, k); !fits) return from.blame(k.path, fits.message());
   }

@@ -3,98 +3,22 @@
 #include <string>
 #include <utility>
 
-#include <rrfp/base/check.hpp>
-#include <rrfp/job/workload.hpp>
 #include <rrfp/simulate/last_steps.hpp>
-#include <rrfp/workload/loads.hpp>
 
+#include "schema.hpp"
 #include "validate.hpp"
 
 namespace rrfp::plan {
 
 namespace {
 
-/// The costs of cost.preset; microbatches are numbered over all replicas.
-class preset_costs final : public simulate::microbatch_costs {
- public:
-  preset_costs(const job::job& j, std::shared_ptr<const workload::pipeline_cost> model,
-               replica_id replica)
-      : model_(std::move(model)),
-        loads_(model_->described(), j.cost.samples, j.images, j.texts, j.experts, j.jitter.seed),
-        tells_shapes_(j.cost.shape_messages && loads_.shapes_vary() &&
-                      j.dispatch.messages == job::messages_kind::blocking),
-        microbatches_(j.pipeline.microbatches),
-        first_(std::uint64_t{replica.value()} * microbatches_) {
-    for (std::uint32_t s = 0; s < j.pipeline.stages; ++s)
-      speeds_.push_back(job::speed_of(j, stage_id{s}));
-  }
-
-  double task_ms(step_id step, stage_id stage, task_kind kind, microbatch_id mb) const override {
-    const auto all = at(step);
-    const auto& cost = (*all)[mb.value()].stages[stage.value()];
-    const auto ms = kind == task_kind::forward    ? cost.forward_ms
-                    : kind == task_kind::backward ? cost.backward_ms
-                                                  : cost.weight_ms;
-    return ms / speeds_[stage.value()];
-  }
-  double message_ms(step_id step, stage_id lower, microbatch_id mb) const override {
-    return (*at(step))[mb.value()].messages_ms[lower.value()];
-  }
-  std::optional<double> shape_ms(stage_id lower) const override {
-    return tells_shapes_ ? std::optional{model_->empty_message_ms(lower)} : std::nullopt;
-  }
-  std::uint64_t activation_bytes(step_id step, stage_id stage, microbatch_id mb) const override {
-    return static_cast<std::uint64_t>(
-        (*at(step))[mb.value()].stages[stage.value()].activation_bytes);
-  }
-  std::uint64_t message_bytes(step_id step, stage_id lower, microbatch_id mb) const override {
-    return static_cast<std::uint64_t>(
-        model_->message_bytes(lower, loads_.of(step, first_ + mb.value())));
-  }
-
- private:
-  struct costs_of_microbatch {
-    std::vector<workload::part_cost> stages;
-    std::vector<double> messages_ms;  ///< by lower stage
-  };
-  using costs_of_step = std::vector<costs_of_microbatch>;
-
-  costs_of_microbatch costs_with(const workload::load& load) const {
-    costs_of_microbatch made;
-    for (std::uint32_t s = 0; s < speeds_.size(); ++s) {
-      made.stages.push_back(model_->stage(stage_id{s}, load));
-      if (s + 1 < speeds_.size()) made.messages_ms.push_back(model_->message_ms(stage_id{s}, load));
-    }
-    return made;
-  }
-
-  std::shared_ptr<const costs_of_step> at(step_id step) const {
-    return steps_.at(step.value(), [&] {
-      costs_of_step made;
-      for (std::uint32_t i = 0; i < microbatches_; ++i)
-        made.push_back(costs_with(loads_.of(step, first_ + i)));
-      return made;
-    });
-  }
-
-  const std::shared_ptr<const workload::pipeline_cost> model_;
-  const workload::load_source loads_;
-  const bool tells_shapes_;
-  const std::uint32_t microbatches_;
-  const std::uint64_t first_;
-  std::vector<double> speeds_;  ///< by stage
-  mutable simulate::last_steps<costs_of_step> steps_;
-};
-
 /// The costs of [cost] alone.
 simulate::stage_costs_options costs_of(const job::job& j, replica_id replica) {
   simulate::stage_costs_options options;
   options.ranks = j.pipeline.tp;
   options.admit = j.dispatch.admit;
-  if (!j.cost.preset.empty()) {
-    auto model = job::workload_of(j);
-    RRFP_CHECK(model.ok(), "the preset of a loaded job fits its stages");
-    options.by_microbatch = std::make_shared<const preset_costs>(j, std::move(*model), replica);
+  if (job::has_other_costs(j)) {
+    options.by_microbatch = job::schema_of(j).more()->costs(j, replica);
     return options;
   }
   options.durations.clear();
@@ -183,7 +107,7 @@ simulate::stage_costs nominal_costs(const job::job& j) {
 result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registry& registry) {
   dispatch_plan p;
   p.shape = job::effective_shape(j);
-  p.blocking_messages = j.dispatch.messages == job::messages_kind::blocking;
+  if (const auto* more = job::schema_of(j).more()) p.blocking_messages = more->blocks_messages(j);
   p.lookahead = j.dispatch.lookahead;
   for (std::uint32_t s = 0; s < p.shape.stages; ++s)
     p.limits.push_back(job::effective_limit(j, stage_id{s}));

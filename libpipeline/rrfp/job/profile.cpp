@@ -13,7 +13,7 @@ result<std::vector<setting>> read_profile(const std::string& path) {
   job scratch;
   for (const auto& e : doc->entries) {
     const auto from = at_line(path, e.line);
-    const auto k = job_keys().key_of(e, from);
+    const auto k = runtime_schema().table().key_of(e, from);
     const bool is_time = e.path[0] == "cost" && (e.path.size() == 1 || e.name().ends_with("_ms"));
     if (!is_time && (k || e.path[0] != "cost"))
       return from.blame(e.name(), "expected only the times of [cost] in a profile");

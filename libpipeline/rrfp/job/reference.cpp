@@ -7,16 +7,14 @@ namespace rrfp::job {
 
 namespace {
 
-std::string default_of(const key& k) {
-  if (k.section().empty() || !k.get) return "";
-  static const job defaults;
-  return to_toml(k.get(defaults));
+std::string default_of(const key& k, const job& defaults) {
+  return k.section().empty() || !k.get ? "" : to_toml(k.get(defaults));
 }
 
 std::string type_of(const key& k) { return k.unit.empty() ? k.type : k.type + "; " + k.unit; }
 
-std::string row(const key& k) {
-  const auto preset = default_of(k);
+std::string row(const key& k, const job& defaults) {
+  const auto preset = default_of(k, defaults);
   return "| `" + std::string{k.leaf()} + "` | " + type_of(k) + " | " +
          (preset.empty() ? "" : "`" + preset + "`") + " | " + k.meaning + " |\n";
 }
@@ -25,20 +23,21 @@ constexpr std::string_view head = "| key | value | default | meaning |\n|---|---
 
 }  // namespace
 
-std::string job_reference_markdown() {
+std::string job_reference_markdown(const schema& of) {
+  const auto defaults = of.defaults();
   std::string text =
       "# Job reference\n\n"
       "A job is one TOML file. `--set section.key=value` overrides a key; a text needs no quotes\n"
       "there. Relative paths are relative to the folder of the job file; in an override, to the\n"
       "current folder.\n\n";
   text += head;
-  for (const auto& k : keys())
-    if (k.section().empty()) text += row(k);
-  for (const auto& s : job_keys().sections) {
+  for (const auto& k : of.keys())
+    if (k.section().empty()) text += row(k, defaults);
+  for (const auto& s : of.table().sections) {
     text += "\n## [" + std::string{s.name} + "]\n" + std::string{s.meaning} + "\n\n";
     text += head;
-    for (const auto& k : keys())
-      if (k.section() == s.name) text += row(k);
+    for (const auto& k : of.keys())
+      if (k.section() == s.name) text += row(k, defaults);
   }
   text +=
       "\n## [[compare]]\n"
@@ -47,10 +46,11 @@ std::string job_reference_markdown() {
   return text;
 }
 
-std::string job_reference_text() {
+std::string job_reference_text(const schema& of) {
+  const auto defaults = of.defaults();
   std::string text;
-  for (const auto& k : keys()) {
-    const auto preset = default_of(k);
+  for (const auto& k : of.keys()) {
+    const auto preset = default_of(k, defaults);
     text += k.path + (preset.empty() ? "" : " = " + preset) + "\n" +
             wrapped(type_of(k), "    ", 80) + wrapped(k.meaning, "    ", 80);
   }

@@ -1,5 +1,8 @@
 #include "schema.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include <rrfp/base/check.hpp>
 
 namespace rrfp::job {
@@ -45,11 +48,9 @@ void add_cuts(std::vector<key>& table) {
   table.push_back(
       {"pipeline.cuts", type_name(cut_kinds) + ", or an array of integer, 1 to 65536", "layers",
        "Division of the layers, the encoder's first, into the parts of the pipeline. `layers`: "
-       "evenly. `cost`: such that the slowest part takes the least time, with the times of [cost] "
-       "by layer, or of `cost.preset`, and `cost.speed`. An array: the number of layers of each "
-       "part. `auto`: `cost` with `cost.preset`, else `layers`. The projector, the embedding and "
-       "the head come on top of the layers beside them; only `cost` with `cost.preset` moves them "
-       "as well.",
+       "evenly, as `auto` does. `cost`: such that the slowest part takes the least time, with the "
+       "times of [cost] by layer and `cost.speed`. An array: the number of layers of each part. "
+       "The projector, the embedding and the head come on top of the layers beside them.",
        true, path_rule::none, set_cuts, cuts_of});
 }
 
@@ -92,17 +93,12 @@ void add_dispatch(std::vector<key>& table) {
             "a policy, `table:FILE.csv` or `lib:FILE.so`",
             "Policy that ranks the ready tasks (the hint) or, in mode `in-order`, gives "
             "their sequence; `rrfp-node policies` lists all.");
-  keys.choice(
-      "messages", &o::messages, {"asynchronous", "blocking"},
-      "`blocking`: a stage posts its send together with its next receive and waits until its "
-      "result was received, as frameworks with fixed schedules do. Requires mode `in-order` "
-      "without `lookahead`.");
   keys.integer("lookahead", &o::lookahead, {0, 64}, "launches",
                "Maximum number of launches queued behind the running one.");
   keys.limit("slots", &o::slots, {1, 65536}, {"auto", "none", "1f1b", "p"},
              {std::nullopt, 0U, slots_of_1f1b, slots_of_stages}, "microbatches",
              "Maximum number of microbatches that may hold activations on a stage; `auto`: 2 * "
-             "stages in mode `ready`, `none` in mode `in-order` or with `run_ahead`; "
+             "stages in mode `ready`, `none` in mode `in-order`; "
              "`1f1b`: p - s on stage s of p, as 1F1B holds; `p`: p on every stage.");
   keys.choice(
       "slot_unit", &o::slot_unit, {"microbatch", "chunk"},
@@ -110,11 +106,6 @@ void add_dispatch(std::vector<key>& table) {
       "microbatch on one chunk, with `slots` times the chunks of the stage as the limit.");
   keys.bytes("slot_bytes", &o::slot_bytes, bytes_max,
              "Maximum bytes that all microbatches together may hold on a stage; 0: no limit.");
-  keys.integer("run_ahead", &o::run_ahead, {0, 65536}, "forwards",
-               "The paper's back-pressure, in place of `slots` and `slot_bytes`: a stage that "
-               "has run this many more F than B runs no further F; with several chunks, only "
-               "the oldest unfinished microbatch continues on it. Postponed W do not count. 0: "
-               "no limit.");
   keys.integer("early_forwards", &o::early_forwards, {0, 65536}, "forwards",
                "Mode `ready`: maximum number of microbatches whose F a stage may run before "
                "they have a slot, while it has no other task. The next stage gets the output; F "
@@ -244,36 +235,61 @@ std::vector<key> make_keys() {
   return table;
 }
 
+std::vector<section_info> make_sections() {
+  return {
+      {"pipeline", "The shape of the pipeline."},
+      {"dispatch", "The choice of the next task on a stage, and its memory limits."},
+      {"model", "The decoder."},
+      {"vision", "The vision transformer in front of the decoder."},
+      {"data", "The training data: text, tokens, or text with images."},
+      {"eval", "Held-out data, and when to evaluate on it."},
+      {"train", "The optimizer and the learning rate."},
+      {"jitter", "Artificial delays, the same in every mode."},
+      {"cost", "Expected task durations, used by simulations and as the scale of jitter."},
+      {"device", "The device of a rank."},
+      {"transport", "Communication between the nodes of a job."},
+      {"checkpoint", "Saving the state on disk, and resuming from there."},
+      {"recovery", "Resuming in place after the loss of a node."},
+      {"run", "Progress output and hang detection."},
+  };
+}
+
+/// Behind the other keys of its section.
+void add(std::vector<key>& table, key more) {
+  const auto last = std::find_if(table.rbegin(), table.rend(),
+                                 [&](const auto& k) { return k.section() == more.section(); });
+  table.insert(last == table.rend() ? table.end() : last.base(), std::move(more));
+}
+
 }  // namespace
 
-const key_table<job>& job_keys() {
-  static const key_table<job> all{
-      "a job",
-      {
-          {"pipeline", "The shape of the pipeline."},
-          {"dispatch", "The choice of the next task on a stage, and its memory limits."},
-          {"model", "The decoder."},
-          {"vision", "The vision transformer in front of the decoder."},
-          {"data", "The training data: text, tokens, or text with images."},
-          {"eval", "Held-out data, and when to evaluate on it."},
-          {"train", "The optimizer and the learning rate."},
-          {"jitter", "Artificial delays, the same in every mode."},
-          {"cost", "Expected task durations, used by simulations and as the scale of jitter."},
-          {"machine", "The machine of `cost.preset`, by default a cluster of RTX 4090."},
-          {"images", "The images in a sample of a multimodal `cost.preset`."},
-          {"texts", "The text in a sample of `cost.preset`."},
-          {"experts", "The load of the experts of a `cost.preset` that is a mixture of experts."},
-          {"device", "The device of a rank."},
-          {"transport", "Communication between the nodes of a job."},
-          {"checkpoint", "Saving the state on disk, and resuming from there."},
-          {"recovery", "Resuming in place after the loss of a node."},
-          {"run", "Progress output and hang detection."},
-      },
-      make_keys()};
+schema::schema(std::unique_ptr<const extension> more)
+    : table_{"a job", make_sections(), make_keys()}, more_(std::move(more)) {
+  if (more_ == nullptr) return;
+  for (const auto& s : more_->sections()) table_.sections.push_back(s);
+  for (auto& k : more_->keys()) add(table_.keys, std::move(k));
+}
+
+job schema::defaults() const {
+  job made;
+  if (more_ == nullptr) return made;
+  made.read_with = this;
+  made.extra = more_->defaults();
+  return made;
+}
+
+const schema& runtime_schema() {
+  static const schema all{nullptr};
   return all;
 }
 
-const std::vector<key>& keys() { return job_keys().keys; }
-const key* find_key(std::string_view path) { return job_keys().find(path); }
+const schema& schema_of(const job& j) {
+  return j.read_with != nullptr ? *j.read_with : runtime_schema();
+}
+
+bool has_other_costs(const job& j) {
+  const auto* more = schema_of(j).more();
+  return more != nullptr && more->replaces_costs(j);
+}
 
 }  // namespace rrfp::job

@@ -2,13 +2,16 @@
 /// it; no other code lists keys.
 #pragma once
 
+#include <any>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string_view>
 #include <vector>
 
 #include <rrfp/job/job.hpp>
 #include <rrfp/job/key_types.hpp>
+#include <rrfp/simulate/stage_costs.hpp>
 
 namespace rrfp::job {
 
@@ -17,9 +20,62 @@ using key = basic_key<job>;
 template <class Section>
 using section_keys = basic_section_keys<job, Section>;
 
-const key_table<job>& job_keys();
-/// In the order of the reference and of the dump.
-const std::vector<key>& keys();
+/// What a program adds to the jobs that it reads, such as the keys of a study, of which the runtime
+/// knows nothing. All functions are pure and thread-safe.
+class extension {
+ public:
+  virtual ~extension() = default;
+
+  /// The sections that other jobs lack.
+  virtual std::vector<section_info> sections() const = 0;
+  /// Keys of these sections, and further keys of the others.
+  virtual std::vector<key> keys() const = 0;
+  /// The values of these keys before any is set: job::extra.
+  virtual std::any defaults() const = 0;
+  /// Whether the values of these keys fit each other and the job.
+  virtual status check(const job& j, const provenance& from) const = 0;
+
+  /// Whether costs() replaces the times of [cost].
+  virtual bool replaces_costs(const job& j) const = 0;
+  /// The costs of a replica. Requires replaces_costs().
+  virtual std::shared_ptr<const simulate::microbatch_costs> costs(const job& j,
+                                                                  replica_id replica) const = 0;
+  /// Changes what effective_limit() gives.
+  virtual void limit(const job& j, memory_limit& of_stage) const = 0;
+  /// Whether sends block, as with session_setup::blocking_messages.
+  virtual bool blocks_messages(const job& j) const = 0;
+};
+
+/// Immutable; must outlive the jobs that are read with it.
+class schema {
+ public:
+  /// `more` may be null.
+  explicit schema(std::unique_ptr<const extension> more);
+
+  const key_table<job>& table() const { return table_; }
+  /// In the order of the reference and of the dump.
+  const std::vector<key>& keys() const { return table_.keys; }
+  /// Null if there is no such key.
+  const key* find(std::string_view path) const { return table_.find(path); }
+  /// May be null.
+  const extension* more() const { return more_.get(); }
+  /// A job in which every key has its default.
+  job defaults() const;
+
+  /// The value in the form in which the job holds it, with absolute paths. Error: of the wrong type
+  /// or out of range.
+  result<value> read_value_of(const key& k, const value& v, const std::filesystem::path& folder,
+                              const origin& from) const;
+
+ private:
+  key_table<job> table_;
+  std::unique_ptr<const extension> more_;
+};
+
+/// The schema with which the job was read or made.
+const schema& schema_of(const job& j);
+/// Whether an extension of it replaces the times of [cost].
+bool has_other_costs(const job& j);
 
 /// Upper bounds, which only protect sums from overflow.
 inline constexpr double ms_max = 1e6;
@@ -28,18 +84,16 @@ inline constexpr std::int64_t count_max = 1'000'000'000;
 void add_training_keys(std::vector<key>& table);
 /// Adds [jitter].
 void add_weather_keys(std::vector<key>& table);
-/// Adds [cost] and the sections that describe a preset.
+/// Adds [cost].
 void add_cost_keys(std::vector<key>& table);
+
+/// Whether `stage` is below `end`; the error is about `key`, which names it.
+status check_stage(std::string_view key, std::uint32_t stage, std::uint32_t end,
+                   const provenance& from);
 
 /// The value with absolute paths. Error: not UTF-8.
 result<value> resolved(const key& k, value v, const std::filesystem::path& folder,
                        const origin& from);
-/// The same in the form in which the job holds it. Error: of the wrong type or out of range.
-result<value> read_value_of(const key& k, const value& v, const std::filesystem::path& folder,
-                            const origin& from);
-
-/// Null if there is no such key.
-const key* find_key(std::string_view path);
 
 /// The times that a profile sets: a file that holds those of [cost]. Error: names the file, and the
 /// line of a bad key.

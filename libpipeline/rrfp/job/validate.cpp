@@ -269,13 +269,9 @@ status check_checkpoint(const job& j, const provenance& from) {
 /// `word` of `key` needs replicas that can run each other's microbatches.
 status check_sharing(std::string_view key, const std::string& word, const job& j,
                      const provenance& from) {
-  if (j.pipeline.replicas == 1)
-    return from.blame(key, in_quotes(word) + " expects pipeline.replicas of at least 2, got 1",
-                      "pipeline.replicas");
-  if (j.dispatch.messages == messages_kind::asynchronous) return success();
-  return from.blame(
-      key, in_quotes(word) + " expects dispatch.messages = \"asynchronous\", got \"blocking\"",
-      "dispatch.messages");
+  if (j.pipeline.replicas > 1) return success();
+  return from.blame(key, in_quotes(word) + " expects pipeline.replicas of at least 2, got 1",
+                    "pipeline.replicas");
 }
 
 status check_recovery(const job& j, const provenance& from) {
@@ -298,31 +294,12 @@ status check_shares(const job& j, const provenance& from) {
   return check_sharing("pipeline.shares", "measured", j, from);
 }
 
-/// A disturbance of one stage or link needs that stage or link.
-status check_stage(std::string_view key, std::uint32_t stage, std::uint32_t end,
-                   const provenance& from) {
-  if (stage < end) return success();
-  const auto path = "jitter." + std::string{key};
-  return from.blame(path,
-                    "expected a stage below " + std::to_string(end) + ", got " +
-                        std::to_string(stage) + from.note(path),
-                    "pipeline.stages");
-}
-
 status check_jitter(const job& j, const provenance& from) {
   const auto& c = j.jitter;
-  const auto stages = j.pipeline.stages;
   if (c.straggler_factor != 1)
-    if (auto ok = check_stage("straggler_stage", c.straggler_stage, stages, from); !ok) return ok;
-  if (c.pause_ms != 0)
-    if (auto ok = check_stage("pause_stage", c.pause_stage, stages, from); !ok) return ok;
-  if (c.slow_link_factor != 1) {
-    if (stages == 1)
-      return from.blame("jitter.slow_link_factor", "expected at least two stages, got 1",
-                        "pipeline.stages");
-    if (auto ok = check_stage("slow_link_stage", c.slow_link_stage, stages - 1, from); !ok)
+    if (auto ok = check_stage("jitter.straggler_stage", c.straggler_stage, j.pipeline.stages, from);
+        !ok)
       return ok;
-  }
   if (j.jitter.link != weather::link_jitter::none && j.jitter.link_mean_ms == 0)
     return from.blame(
         "jitter.link_mean_ms",
@@ -358,6 +335,15 @@ status check_fed(const job& j, const provenance& from) {
 }
 
 }  // namespace
+
+status check_stage(std::string_view key, std::uint32_t stage, std::uint32_t end,
+                   const provenance& from) {
+  if (stage < end) return success();
+  return from.blame(key,
+                    "expected a stage below " + std::to_string(end) + ", got " +
+                        std::to_string(stage) + from.note(key),
+                    "pipeline.stages");
+}
 
 status validate(const job& j, const provenance& from, const policy_registry& policies,
                 job_use use) {

@@ -22,7 +22,7 @@ status check_sequence_limits(const job& j, const std::vector<sequence>& sequence
 
 /// The checks of [dispatch].
 status check_dispatch(const job& j, const provenance& from, const policy_registry& policies);
-/// The checks of [cost] and of the sections and keys that modify it.
+/// The checks of [cost] and pipeline.cuts, and those of an extension of the schema.
 status check_costs(const job& j, const provenance& from);
 
 }  // namespace rrfp::job

@@ -3,8 +3,6 @@
 
 #include <rrfp/job/model_rules.hpp>
 #include <rrfp/job/value.hpp>
-#include <rrfp/job/workload.hpp>
-#include <rrfp/workload/presets.hpp>
 
 #include "schema.hpp"
 #include "validate.hpp"
@@ -12,61 +10,6 @@
 namespace rrfp::job {
 
 namespace {
-
-/// The tokens of the images must fit into a padded sample.
-status check_preset_images(const job& j, const workload::model& model, const provenance& from) {
-  if (!model.images || j.texts.spread != workload::text_spread::padded) return success();
-  const auto tokens = j.cost.sequence_tokens != 0 ? j.cost.sequence_tokens : model.sequence_tokens;
-  const auto of_image = model.images->tokens_per_image();
-  if (j.images.most <= tokens / of_image) return success();
-  return from.blame("images.most",
-                    "expected at most " + std::to_string(tokens / of_image) +
-                        ", because a sample has " + std::to_string(tokens) +
-                        " tokens and an image " + std::to_string(of_image) + ", got " +
-                        std::to_string(j.images.most) + from.note("images.most"),
-                    "cost.sequence_tokens");
-}
-
-status check_texts(const job& j, const workload::model& model, const provenance& from) {
-  const auto& t = j.texts;
-  if (t.bins.empty() != (t.spread != workload::text_spread::histogram))
-    return from.blame("texts.histogram",
-                      t.bins.empty()
-                          ? "expected a file with texts.spread = \"histogram\", got none"
-                          : "needs texts.spread = \"histogram\", got " + in_quotes(name(t.spread)),
-                      "texts.spread");
-  if (t.spread == workload::text_spread::padded) return success();
-  if (j.cost.sequence_tokens != 0)
-    return from.blame("cost.sequence_tokens",
-                      "expected 0 with texts.spread = " + in_quotes(name(t.spread)) + ", got " +
-                          std::to_string(j.cost.sequence_tokens),
-                      "texts.spread");
-  if (model.text.positions == 0 || t.most <= model.text.positions) return success();
-  return from.blame("texts.most",
-                    "expected at most the " + std::to_string(model.text.positions) +
-                        " positions of " + in_quotes(model.name) + ", got " +
-                        std::to_string(t.most) + from.note("texts.most"),
-                    "cost.preset");
-}
-
-/// Rejects keys that would have no effect: they are mistakes.
-status check_unused_costs(const job& j, const provenance& from) {
-  static const job defaults;
-  const bool has_preset = !j.cost.preset.empty();
-  for (const auto& k : keys()) {
-    const bool is_time = k.section() == "cost" && k.path.ends_with("_ms");
-    const bool of_preset = k.section() == "machine" || k.section() == "images" ||
-                           k.section() == "texts" || k.section() == "experts" ||
-                           k.path == "cost.samples" || k.path == "cost.sequence_tokens" ||
-                           k.path == "cost.shape_messages";
-    if (!(has_preset ? is_time : of_preset) || to_toml(k.get(j)) == to_toml(k.get(defaults)))
-      continue;
-    if (!has_preset) return from.blame(k.path, "needs cost.preset, which it modifies");
-    return from.blame(k.path, "cannot be set together with cost.preset, which gives the times",
-                      "cost.profile");
-  }
-  return success();
-}
 
 /// The number of values of lists that the other checks read.
 status check_sizes(const job& j, const provenance& from) {
@@ -85,31 +28,9 @@ status check_sizes(const job& j, const provenance& from) {
                     "pipeline.stages");
 }
 
-status check_preset(const job& j, const provenance& from) {
-  const auto model = workload::preset(j.cost.preset);
-  if (!model) return success();
-  if (j.pipeline.chunks != 1)
-    return from.blame("pipeline.chunks",
-                      "expected 1 with cost.preset, got " + std::to_string(j.pipeline.chunks),
-                      "cost.preset");
-  // The encoder's heads count as divisible: frameworks pad them (InternViT has 25).
-  const auto& layer = model->text.layer;
-  // Ranks share the matrices of a layer, but have whole experts.
-  const auto shared = layer.experts == 0 ? layer.feed_forward : layer.experts;
-  if (layer.heads % j.pipeline.tp != 0 || shared % j.pipeline.tp != 0) {
-    auto expected = "expected a divisor of the " + std::to_string(layer.heads) + " heads ";
-    if (layer.experts != 0) expected += "and the " + std::to_string(layer.experts) + " experts ";
-    return from.blame(
-        "pipeline.tp",
-        expected + "of " + in_quotes(j.cost.preset) + ", got " + std::to_string(j.pipeline.tp),
-        "cost.preset");
-  }
-  if (auto images = check_preset_images(j, *model, from); !images) return images;
-  if (auto texts = check_texts(j, *model, from); !texts) return texts;
-  if (const auto made = workload_of(j); !made)
-    return from.blame(j.pipeline.cuts.kind == cut_kind::given ? "pipeline.cuts" : "pipeline.stages",
-                      made.message(), "cost.preset");
-  return success();
+status check_extension(const job& j, const provenance& from) {
+  const auto* more = schema_of(j).more();
+  return more != nullptr ? more->check(j, from) : success();
 }
 
 /// The lists of [cost], and their number of values: one for all, one per stage, per virtual stage
@@ -140,7 +61,7 @@ status check_times(const job& j, const provenance& from) {
 
 /// How pipeline.cuts divides the layers of [model].
 status check_cuts(const job& j, const provenance& from) {
-  if (!j.cost.preset.empty()) return success();
+  if (has_other_costs(j)) return success();
   const auto& cuts = j.pipeline.cuts;
   const auto parts = effective_shape(j).virtual_stages();
   const std::size_t layers = all_layers_of(j.model);
@@ -174,7 +95,7 @@ status check_cuts(const job& j, const provenance& from) {
 }  // namespace
 
 status check_costs(const job& j, const provenance& from) {
-  for (const auto check : {check_unused_costs, check_sizes, check_preset, check_times, check_cuts})
+  for (const auto check : {check_sizes, check_extension, check_times, check_cuts})
     if (auto held = check(j, from); !held) return held;
   return success();
 }

@@ -15,36 +15,6 @@ namespace rrfp::job {
 
 namespace {
 
-status check_messages(const job& j, const provenance& from) {
-  const auto& d = j.dispatch;
-  if (d.messages == messages_kind::asynchronous) return success();
-  if (d.mode != dispatch_mode::in_order)
-    return from.blame("dispatch.messages",
-                      "\"blocking\" expects dispatch.mode = \"in-order\", got " +
-                          in_quotes(name(d.mode)) + from.note("dispatch.mode"));
-  if (d.lookahead != 0)
-    return from.blame(
-        "dispatch.lookahead",
-        "expected 0 with dispatch.messages = \"blocking\", got " + std::to_string(d.lookahead));
-  return success();
-}
-
-/// With another limit, the paper's back-pressure could deadlock.
-status check_run_ahead(const job& j, const provenance& from) {
-  const auto& d = j.dispatch;
-  if (d.run_ahead == 0) return success();
-  const auto refused = [&](const std::string& with) {
-    return from.blame("dispatch.run_ahead",
-                      "expected 0 " + with + ", got " + std::to_string(d.run_ahead));
-  };
-  if (d.mode == dispatch_mode::in_order) return refused("in mode in-order");
-  for (const auto& [key, is_set] : {std::pair{"dispatch.slots", d.slots.value_or(0) != 0},
-                                    {"dispatch.slot_bytes", d.slot_bytes != 0},
-                                    {"dispatch.early_forwards", d.early_forwards != 0}})
-    if (is_set) return refused("with " + std::string{key});
-  return success();
-}
-
 status check_slot_unit(const job& j, const provenance& from) {
   if (j.dispatch.slot_unit == slot_unit_kind::microbatch || j.dispatch.slot_bytes == 0)
     return success();
@@ -103,8 +73,7 @@ status check_sequence_limits(const job& j, const std::vector<sequence>& sequence
 }
 
 status check_dispatch(const job& j, const provenance& from, const policy_registry& policies) {
-  for (const auto holds : {check_messages, check_run_ahead, check_slot_unit})
-    if (auto held = holds(j, from); !held) return held;
+  if (auto unit = check_slot_unit(j, from); !unit) return unit;
   return check_policy(j, from, policies);
 }
 

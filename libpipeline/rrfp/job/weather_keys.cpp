@@ -12,32 +12,12 @@ void add_conditions(std::vector<key>& table) {
   keys.choice("spread", &o::spread,
               {name(link_spread::none), name(link_spread::lognormal), name(link_spread::stalls)},
               "Distribution of the factor on a message's own time. `lognormal`: with median 1 and "
-              "standard deviation 2.478 of the logarithm.");
-  keys.number("stall_probability", &o::stall_probability, {0, 1}, "",
-              "stalls: share of messages that stall.");
-  keys.number("stall_factor", &o::stall_factor, {0, 1e6}, "",
-              "stalls: minimum extra time, in multiples of the message's own time.");
-  keys.number("stall_alpha", &o::stall_alpha, {1, 1e6}, "",
-              "stalls: tail index of the extra time.");
-  keys.number("stall_unit_ms", &o::stall_unit_ms, {0, ms_max}, "ms",
-              "stalls: unit of the extra time, in place of the message's own time; 0: the "
-              "message's own time.");
+              "standard deviation 2.478 of the logarithm. `stalls`: 1, but 3/8 of the messages "
+              "take 50 times as long, or more.");
   keys.integer("straggler_stage", &o::straggler_stage, {0, 1023}, "",
                "Stage whose tasks are slow.");
   keys.number("straggler_factor", &o::straggler_factor, {0, 1e6, true, false}, "",
               "Factor on the durations of that stage's tasks; 1: no straggler.");
-  keys.integer("pause_stage", &o::pause_stage, {0, 1023}, "",
-               "Stage of which one rank pauses once per step.");
-  keys.number("pause_ms", &o::pause_ms, {0, ms_max}, "ms", "Length of the pause; 0: no pause.");
-  keys.integer("slow_link_stage", &o::slow_link_stage, {0, 1023}, "",
-               "Stage whose messages to and from the next stage are slow.");
-  keys.number("slow_link_factor", &o::slow_link_factor, {0, 1e6}, "",
-              "Factor on the time of those messages; 1: no slow link.");
-  keys.number("loss_probability", &o::loss_probability, {0, weather::loss_probability_max}, "",
-              "Probability that an attempt to send a message is lost: the message is then "
-              "`resend_ms` late, or more if further attempts are lost.");
-  keys.number("resend_ms", &o::resend_ms, {1e-3, ms_max}, "ms",
-              "Time after which a lost message is sent again.");
   keys.choice("ranks", &o::ranks,
               {name(weather::rank_delays::together), name(weather::rank_delays::apart)},
               "Delays of the tensor-parallel ranks of a stage. `together`: all ranks end a "
@@ -69,8 +49,7 @@ void add_weather_keys(std::vector<key>& table) {
   using weather::compute_jitter;
   using weather::link_jitter;
   keys.integer("seed", &o::seed, {}, "",
-               "Seed of all delays, and of the images, texts and loads of experts of "
-               "`cost.preset`. Equal seeds give equal delays in every mode.");
+               "Seed of all delays. Equal seeds give equal delays in every mode.");
   levels.preset("level", {"J0", "J1", "J2", "J3", "measured", "measured-lognormal"},
                 "The paper's conditions, as values of other keys, which the job may override. "
                 "`J0`: no delays. `J1`, `J2`, `J3`: `compute` = `paper` with `probability` 0.1, "

@@ -1,5 +1,5 @@
-/// Divides samples into parts of about equal work: multiway number partitioning, under a limit of
-/// tokens a part.
+/// Divides work evenly: samples into parts of about equal work (multiway number partitioning, under
+/// a limit of tokens a part), and the layers of a model into stages.
 ///
 /// All functions are pure: equal input gives equal output on every machine. Ties are broken by the
 /// index of the sample.
@@ -62,5 +62,12 @@ std::optional<sample_parts> divide(std::span<const sample_work> samples, std::ui
 
 /// The work of the largest part divided by the mean, at least 1; 1 if there is no work.
 double imbalance(std::span<const double> work_of_parts);
+
+/// Cuts a sequence of parts into stages such that the largest time of a stage is minimal; every
+/// stage gets at least one part. The time of a stage is the sum of its parts divided by its speed
+/// (empty: all 1). Returns the first part of each stage, followed by the number of parts: stages +
+/// 1 increasing numbers. Requires `costs.size() >= stages`.
+std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uint32_t stages,
+                                      const std::vector<double>& speeds = {});
 
 }  // namespace rrfp::workload

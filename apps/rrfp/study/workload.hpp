@@ -4,11 +4,11 @@
 #include <memory>
 
 #include <rrfp/job/job.hpp>
-#include <rrfp/workload/pipeline_cost.hpp>
+#include <rrfp/study/pipeline_cost.hpp>
 
-namespace rrfp::job {
+namespace rrfp::study {
 
 /// Null without a preset. Error: more stages than the model has parts. The preset must exist.
-result<std::shared_ptr<const workload::pipeline_cost>> workload_of(const job& j);
+result<std::shared_ptr<const workload::pipeline_cost>> workload_of(const job::job& j);
 
-}  // namespace rrfp::job
+}  // namespace rrfp::study

@@ -7,8 +7,8 @@
 #include <map>
 
 #include <rrfp/simulate/keyed_random.hpp>
-#include <rrfp/workload/loads.hpp>
-#include <rrfp/workload/presets.hpp>
+#include <rrfp/study/loads.hpp>
+#include <rrfp/study/presets.hpp>
 
 namespace rrfp::workload {
 

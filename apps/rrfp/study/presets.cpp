@@ -1,4 +1,4 @@
-#include <rrfp/workload/presets.hpp>
+#include <rrfp/study/presets.hpp>
 
 #include <algorithm>
 #include <iterator>

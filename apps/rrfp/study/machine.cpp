@@ -1,4 +1,4 @@
-#include <rrfp/workload/machine.hpp>
+#include <rrfp/study/machine.hpp>
 
 #include <algorithm>
 

@@ -2,8 +2,8 @@
 /// distributions.
 #pragma once
 
+#include <rrfp/study/spreads.hpp>
 #include <rrfp/workload/model.hpp>
-#include <rrfp/workload/spreads.hpp>
 
 namespace rrfp::workload {
 

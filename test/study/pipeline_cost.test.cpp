@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
-#include <rrfp/workload/pipeline_cost.hpp>
-#include <rrfp/workload/presets.hpp>
+#include <rrfp/study/pipeline_cost.hpp>
+#include <rrfp/study/presets.hpp>
 
 namespace rrfp::workload {
 
@@ -217,16 +217,6 @@ TEST_CASE("the layers of a mixture differ by their own shares of the experts") {
   }
   CHECK(p.stage(stage_id{5}, l).all_ms() > 1.5 * even);
   CHECK(p.stage(stage_id{4}, l).all_ms() == Approx(even));
-}
-
-TEST_CASE("stages are cut so that the most expensive one is as cheap as possible") {
-  CHECK(cut_evenly({1, 1, 1, 1}, 2) == std::vector<std::uint32_t>{0, 2, 4});
-  CHECK(cut_evenly({1, 1, 1, 3}, 2) == std::vector<std::uint32_t>{0, 3, 4});
-  CHECK(cut_evenly({5, 1, 1, 1, 1}, 3).at(1) == 1);
-  CHECK(cut_evenly({1, 2, 3}, 3) == std::vector<std::uint32_t>{0, 1, 2, 3});
-  CHECK(cut_evenly({0, 0, 4}, 2).size() == 3);
-  CHECK(cut_evenly({1, 1, 1, 1, 1, 1}, 2, {2, 1}) == std::vector<std::uint32_t>{0, 4, 6});
-  CHECK(cut_evenly({1, 1, 1, 1, 1, 1}, 3, {0.5, 1, 1.5}) == std::vector<std::uint32_t>{0, 1, 3, 6});
 }
 
 TEST_CASE("stages hold the whole model, encoder first, and are roughly balanced") {

@@ -1,4 +1,4 @@
-#include <rrfp/workload/loads.hpp>
+#include <rrfp/study/loads.hpp>
 
 #include <rrfp/simulate/keyed_random.hpp>
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include <rrfp/workload/spreads.hpp>
+#include <rrfp/study/spreads.hpp>
 
 namespace rrfp::workload {
 

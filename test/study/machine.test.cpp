@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include <rrfp/workload/machine.hpp>
+#include <rrfp/study/machine.hpp>
 
 namespace rrfp::workload {
 

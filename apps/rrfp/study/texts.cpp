@@ -1,4 +1,4 @@
-#include <rrfp/workload/spreads.hpp>
+#include <rrfp/study/spreads.hpp>
 
 #include <algorithm>
 #include <cerrno>

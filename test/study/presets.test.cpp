@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include <rrfp/workload/presets.hpp>
+#include <rrfp/study/presets.hpp>
 
 namespace rrfp::workload {
 

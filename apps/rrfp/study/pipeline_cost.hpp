@@ -21,7 +21,7 @@
 
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
-#include <rrfp/workload/machine.hpp>
+#include <rrfp/study/machine.hpp>
 #include <rrfp/workload/model.hpp>
 
 namespace rrfp::workload {
@@ -47,13 +47,6 @@ part_cost cost_of(const model& m, part_kind part, const load& l, std::uint32_t t
                   const machine& on, std::uint32_t layer = 0);
 /// A tied head counts as well, because its stage holds a copy.
 std::uint64_t parameters_of(const model& m, part_kind part);
-
-/// Cuts the parts into stages such that the largest time of a stage is minimal; every stage gets at
-/// least one part. The time of a stage is the sum of its parts divided by its speed (empty: all 1).
-/// Returns the first part of each stage, followed by the number of parts: stages + 1 increasing
-/// numbers. Requires `costs.size() >= stages`.
-std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uint32_t stages,
-                                      const std::vector<double>& speeds = {});
 
 /// parts: all parts, on devices of the given speeds, like a framework that balances by a profile.
 /// layers: the layers alone, as if all devices were equal, like a framework that divides layers;

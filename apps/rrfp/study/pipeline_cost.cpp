@@ -1,4 +1,4 @@
-#include <rrfp/workload/pipeline_cost.hpp>
+#include <rrfp/study/pipeline_cost.hpp>
 
 #include <algorithm>
 #include <limits>
@@ -7,6 +7,7 @@
 #include <span>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/workload/partition.hpp>
 
 namespace rrfp::workload {
 
@@ -181,33 +182,6 @@ std::uint64_t parameters_of(const model& m, part_kind part) {
     case part_kind::head: return table;
   }
   RRFP_CHECK(false, "unknown part");
-}
-
-std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uint32_t stages,
-                                      const std::vector<double>& speeds) {
-  const auto n = static_cast<std::uint32_t>(costs.size());
-  RRFP_CHECK(stages >= 1 && n >= stages, "every stage needs a part");
-  RRFP_CHECK(speeds.empty() || speeds.size() == stages, "every stage has a speed");
-  const auto speed_of = [&](std::uint32_t stage) { return speeds.empty() ? 1 : speeds[stage]; };
-  std::vector<double> sum(n + 1);
-  for (std::uint32_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
-  // best[k][i]: the cost of the most expensive of k stages that hold the first i parts; from[k][i]:
-  // the first part of the last of these stages.
-  constexpr auto never = std::numeric_limits<double>::infinity();
-  std::vector<std::vector<double>> best(stages + 1, std::vector<double>(n + 1, never));
-  std::vector<std::vector<std::uint32_t>> from(stages + 1, std::vector<std::uint32_t>(n + 1));
-  best[0][0] = 0;
-  for (std::uint32_t k = 1; k <= stages; ++k)
-    for (auto i = k; i <= n - (stages - k); ++i)
-      for (auto j = k - 1; j < i; ++j) {
-        const auto largest = std::max(best[k - 1][j], (sum[i] - sum[j]) / speed_of(k - 1));
-        if (largest >= best[k][i]) continue;
-        best[k][i] = largest;
-        from[k][i] = j;
-      }
-  std::vector<std::uint32_t> cuts(stages + 1, n);
-  for (auto k = stages; k > 0; --k) cuts[k - 1] = from[k][cuts[k]];
-  return cuts;
 }
 
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include <rrfp/workload/loads.hpp>
-#include <rrfp/workload/presets.hpp>
+#include <rrfp/study/loads.hpp>
+#include <rrfp/study/presets.hpp>
 
 namespace rrfp::workload {
 

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <vector>
+
+#include <rrfp/job/provenance.hpp>
+#include <rrfp/job/schema.hpp>
+
+namespace rrfp::study {
+
+/// The keys that a study adds.
+std::vector<job::key> keys();
+
+/// Whether their values fit each other and the job.
+status check(const job::job& j, const job::provenance& from);
+
+}  // namespace rrfp::study
