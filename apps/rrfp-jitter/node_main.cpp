@@ -1,7 +1,10 @@
 #include <rrfp/study/options.hpp>
 
 #include "../rrfp-node/node_program.hpp"
+#include "blocking_sends.hpp"
 
 int main(int argc, char** argv) {
-  return rrfp::apps::run_node_program("rrfp-jitter-node", rrfp::study::schema(), argc, argv);
+  using namespace rrfp;
+  return apps::run_node_program({"rrfp-jitter-node", study::schema(), &experiment::prepare_session},
+                                argc, argv);
 }

@@ -228,7 +228,7 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
 
 int check_command(const command_options& options) {
   const auto loaded = job::load_job(options.job, policies::registry(), options.settings,
-                                    job::job_use::train, *options.keys);
+                                    job::job_use::train, options.program->keys);
   if (!loaded) return end_with(loaded.failure());
   for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
   const duration limit{options.decode_s};

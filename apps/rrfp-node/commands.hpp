@@ -5,13 +5,14 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/job/job.hpp>
 #include <rrfp/membership/launch_environment.hpp>
+
+#include "node_program.hpp"
 
 namespace rrfp::apps {
 
 struct command_options {
-  const job::schema* keys = &job::runtime_schema();
+  const node_program* program = nullptr;
   std::string job;
   std::vector<std::string> settings;  ///< --set
   std::string json;                   ///< run: a file for the JSON lines

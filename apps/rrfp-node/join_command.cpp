@@ -26,7 +26,7 @@ int join_command(const command_options& options, const join_options& join) {
          "or "
          "SLURM_NNODES, got none; `rrfp-node run` trains on this machine alone"});
   const auto loaded = job::load_job(options.job, policies::registry(), options.settings,
-                                    job::job_use::train, *options.keys);
+                                    job::job_use::train, options.program->keys);
   if (!loaded) return end_with(loaded.failure());
   const auto runs = job::variants(*loaded);
   if (auto enough = actors::check_threads(runs[0], place->nodes); !enough)
@@ -34,7 +34,7 @@ int join_command(const command_options& options, const join_options& join) {
   auto reports = reports_folder(options);
   if (!reports) return end_with(reports.failure());
   metrics::board board;
-  const training_options outputs{options.json, options.trace, *reports, &board};
+  const training_options outputs{options.json, options.trace, *reports, &board, options.program};
   auto checked =
       check_training(runs, place->node == node_id{0} ? outputs : training_options{}, place->nodes);
   if (!checked) return end_with(checked.failure());

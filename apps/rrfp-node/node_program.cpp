@@ -143,9 +143,9 @@ void add_check(CLI::App& command, command_options& options) {
       ->capture_default_str();
 }
 
-int run(const char* name, const job::schema& keys, int argc, char** argv) {
+int run(const node_program& of, int argc, char** argv) {
   CLI::App app{"Trains neural networks in a pipeline: a stage runs the tasks that are ready"};
-  app.set_version_flag("--version", std::string{name} + " " RRFP_VERSION);
+  app.set_version_flag("--version", std::string{of.name} + " " RRFP_VERSION);
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 done, 1 internal error or hang, or an output or the last\n"
@@ -155,7 +155,7 @@ int run(const char* name, const job::schema& keys, int argc, char** argv) {
       "later output is discarded.");
 
   command_options options;
-  options.keys = &keys;
+  options.program = &of;
   auto* const run_job = app.add_subcommand("run", "Train the job on this machine");
   add_job(*run_job, options);
   add_outputs(*run_job, options);
@@ -195,15 +195,16 @@ int run(const char* name, const job::schema& keys, int argc, char** argv) {
   }
   if (list->parsed()) return print_policies();
   if (print_keys->parsed())
-    write_out(as_markdown ? job::job_reference_markdown(keys) : job::job_reference_text(keys));
+    write_out(as_markdown ? job::job_reference_markdown(of.keys)
+                          : job::job_reference_text(of.keys));
   return exit_done;
 }
 
 }  // namespace
 
-int run_node_program(const char* name, const job::schema& keys, int argc, char** argv) {
-  return run_program(name, argc, argv,
-                     [&](int count, char** words) { return run(name, keys, count, words); });
+int run_node_program(const node_program& of, int argc, char** argv) {
+  return run_program(of.name, argc, argv,
+                     [&of](int count, char** words) { return run(of, count, words); });
 }
 
 }  // namespace rrfp::apps

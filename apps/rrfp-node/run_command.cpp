@@ -17,7 +17,7 @@ namespace rrfp::apps {
 int run_command(const command_options& options) {
   interrupt_watch interrupts;
   const auto loaded = job::load_job(options.job, policies::registry(), options.settings,
-                                    job::job_use::train, *options.keys);
+                                    job::job_use::train, options.program->keys);
   if (!loaded) return end_with(loaded.failure());
   for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
   const auto runs = job::variants(*loaded);
@@ -26,7 +26,7 @@ int run_command(const command_options& options) {
   auto reports = reports_folder(options);
   if (!reports) return end_with(reports.failure());
   metrics::board board;
-  const training_options outputs{options.json, options.trace, *reports, &board};
+  const training_options outputs{options.json, options.trace, *reports, &board, options.program};
   auto checked = check_training(runs, outputs, options.local_nodes);
   if (!checked) return end_with(checked.failure());
   std::optional<http_address> at;

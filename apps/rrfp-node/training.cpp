@@ -238,6 +238,7 @@ status training::prepare(const actors::begun_run& begun, actors::session_setup& 
   setup.trace = trace_.get();
   set_callbacks(setup, j, leads);
   setup.board = options_.board;
+  if (options_.program->prepare) options_.program->prepare(j, setup);
   setup.on_report = [folder = options_.reports, node = seat_.node](const std::string& report) {
     write_hang_report(folder, node, report);
   };

@@ -25,6 +25,7 @@ struct training_options {
   /// A folder for hang reports; empty: they go to stderr only.
   std::string reports;
   metrics::board* board = nullptr;  ///< where the runs publish their counters; may be null
+  const node_program* program = nullptr;
 };
 
 /// This process as a node.

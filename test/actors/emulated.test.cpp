@@ -182,7 +182,8 @@ TEST_CASE("128 emulated ranks train in one process") {
   INFO(r.message);
   REQUIRE(r.how == ending::done);
   CHECK(r.summary.steps == 2);
-  CHECK(r.summary.step_ms_p50 >= 15 * 2 + 8 * 4 + 15);
+  // A lower bound: the way there, F and B of the last stage, the way back, and W of the first one.
+  CHECK(r.summary.step_ms_p50 >= 15 * 2 + 8 * 3 + 15 + 1);
 }
 
 TEST_CASE("an emulated run that is interrupted during its tasks ends at once") {

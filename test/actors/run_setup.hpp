@@ -22,7 +22,8 @@ struct choice_of_run {
   std::uint32_t slots = 0;
   std::uint32_t lookahead = 0;
   std::uint32_t spin_us = 0;
-  bool blocking_messages = false;
+  /// Changes the setup that this gives; may be null.
+  void (*change)(session_setup&) = nullptr;
 };
 
 inline double scattered_ms(std::uint64_t weather, std::uint64_t a, std::uint64_t b,
@@ -55,7 +56,6 @@ inline session_setup run_setup(const choice_of_run& c, const job::train_options&
   session_setup s;
   s.shape = c.shape;
   s.lookahead = c.lookahead;
-  s.blocking_messages = c.blocking_messages;
   s.spin = std::chrono::microseconds{c.spin_us};
   s.limits.assign(c.shape.stages, memory_limit{c.slots});
   s.rule = {[c](const pipeline_shape& shape, stage_id stage) {
@@ -73,6 +73,7 @@ inline session_setup run_setup(const choice_of_run& c, const job::train_options&
       return scattered_ms(w + 1, step.value(), to.value(), t.mb.value() * 2 + t.chunk.value());
     };
   }
+  if (c.change != nullptr) c.change(s);
   return s;
 }
 

@@ -169,7 +169,7 @@ TEST_CASE("An invalid field is refused and named, even with a correct checksum")
         "the sender uses another version of the wire format: expected 3, got 1");
   CHECK(decode_error(with(good, 6, std::uint16_t{8})) == "unknown flags: expected 1, got 8");
   CHECK(decode_error(with(good, 56, std::uint8_t{9})) ==
-        "unknown payload kind (highest known): expected 8, got 9");
+        "unknown payload kind (highest known): expected 5, got 9");
   CHECK(decode_error(with(good, 57, std::uint8_t{0})) == "unknown dtype code 0");
   CHECK(decode_error(with(good, 57, std::uint8_t{14})) == "unknown dtype code 14");
   CHECK(decode_error(with(good, 58, std::uint8_t{9})) ==

@@ -5,9 +5,10 @@
 #include <numeric>
 #include <random>
 
-#include <rrfp/study/options.hpp>
+#include <rrfp/job/plan.hpp>
 #include <rrfp/torch/parallel_operators.hpp>
 
+#include "blocking_sends.hpp"
 #include "small_model.hpp"
 
 #include <catch2/catch.hpp>
@@ -22,7 +23,8 @@ using counts_of_step = std::vector<std::uint32_t>;  // by replica
 
 struct configuration {
   std::uint32_t stages = 1, chunks = 1, replicas = 1, ranks = 1;
-  std::string keys;  ///< of the job
+  std::string keys;     ///< of the job
+  bool blocks = false;  ///< sends block
   std::vector<counts_of_step> steps;
 
   std::int64_t rows(std::size_t step) const { return 2 * total(step) + 3; }
@@ -30,6 +32,14 @@ struct configuration {
     return std::accumulate(steps[step].begin(), steps[step].end(), std::int64_t{0});
   }
 };
+
+void block_sends(pipeline_options& options, const job::job& j) {
+  const auto dispatch = plan::make_dispatch_plan(j, policies::registry()).value();
+  options.wrap_transport = [shape = dispatch.shape,
+                            make_policy = dispatch.rule.make_policy](auto inner) {
+    return std::make_unique<experiment::blocking_transport>(std::move(inner), shape, make_policy);
+  };
+}
 
 configuration random_configuration(std::uint64_t seed) {
   std::mt19937_64 random{seed};
@@ -62,8 +72,7 @@ configuration random_configuration(std::uint64_t seed) {
             "\"\ndispatch.slots = " + slots +
             "\njitter.compute = \"lognormal\"\njitter.compute_sigma = 0.8\n" +
             "cost.forward_ms = 0.05\ncost.backward_ms = 0.05\ncost.weight_ms = 0.05\n";
-  if (in_order && (policy == "one_f_one_b" || policy == "gpipe") && below(2) == 0)
-    c.keys += "dispatch.messages = \"blocking\"\n";
+  if (in_order && (policy == "one_f_one_b" || policy == "gpipe") && below(2) == 0) c.blocks = true;
   for (int step = 0; step < 3; ++step) {
     counts_of_step counts(c.replicas);
     // Some fixed schedules want multiples of the stages, or a least number.
@@ -177,8 +186,7 @@ TEST_CASE("steps of any number of microbatches on each replica have the bits of 
         "train.optimizer = \"sgd\"\ntrain.weight_decay = 0\ntrain.clip_norm = 0\n"
         "run.hang_timeout_s = 20\n" +
         c.keys;
-    const auto parsed = job::parse_job(text, "test", policies::registry(), {}, job::job_use::embed,
-                                       study::schema());
+    const auto parsed = job::parse_job(text, "test", policies::registry(), {}, job::job_use::embed);
     INFO((parsed ? "" : parsed.message()));
     REQUIRE(parsed.ok());
     auto options = small_options();
@@ -186,6 +194,7 @@ TEST_CASE("steps of any number of microbatches on each replica have the bits of 
       return divided_layers(layers * at.index / at.count, layers * (at.index + 1) / at.count, ranks,
                             at.group);
     };
+    if (c.blocks) block_sends(options, *parsed);
     const auto opened = pipeline::open(*parsed, options);
     INFO((opened ? "" : opened.message()));
     REQUIRE(opened.ok());
@@ -213,11 +222,11 @@ TEST_CASE("steps of any number of microbatches on each replica have the bits of 
 
 TEST_CASE("evaluations may have another number of microbatches than steps") {
   const auto blocking = GENERATE(false, true);
-  const auto j = blocking ? job_of(
-                                "[dispatch]\npolicy = \"one_f_one_b\"\nmode = \"in-order\"\n"
-                                "messages = \"blocking\"\n")
-                          : job_of();
-  auto p = pipeline::open(j, small_options()).value();
+  const auto j =
+      job_of(blocking ? "[dispatch]\npolicy = \"one_f_one_b\"\nmode = \"in-order\"\n" : "");
+  auto options = small_options();
+  if (blocking) block_sends(options, j);
+  auto p = pipeline::open(j, options).value();
   const auto whole = p->eval(batch_of(3), {.microbatches = {1}}).value();
   const auto cut = p->eval(batch_of(3), {.microbatches = {30}}).value();
   CHECK(whole.losses.size() == 1);

@@ -112,7 +112,9 @@ class extension final : public job::extension {
     of_stage.run_ahead = options_of(j).dispatch.run_ahead;
     if (of_stage.run_ahead != 0) of_stage.slots = of_stage.activations = 0;
   }
-  bool blocks_messages(const job::job& j) const override { return study::blocks_messages(j); }
+  simulate::transport messages(const job::job& j) const override {
+    return blocks_messages(j) ? simulate::transport::blocking : simulate::transport::asynchronous;
+  }
 };
 
 }  // namespace

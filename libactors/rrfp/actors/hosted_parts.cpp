@@ -171,15 +171,8 @@ status hosted_parts::make_rank(rank_address address, rank_collectives groups) {
   devices_.push_back(
       make_device(fmt::format("compute {}.{}", stage.value(), address.rank.value()), address));
   computes_.emplace_back(address, *compute);
-  std::function<sequence(std::uint32_t)> followed;
-  if (setup_.blocking_messages)
-    followed = [make = setup_.rule.make_policy, shape = setup_.shape,
-                stage](std::uint32_t microbatches) mutable {
-      shape.microbatches = microbatches;
-      return obeyed_order(*make(shape, stage), shape);
-    };
   parts_.ranks.push_back({address, stage, std::move(*compute), std::move(groups),
-                          devices_.back().get(), std::move(followed), &counters, watch.replicas});
+                          devices_.back().get(), &counters, watch.replicas});
   return success();
 }
 

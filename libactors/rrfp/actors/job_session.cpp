@@ -118,7 +118,6 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   setup.replicas = j.pipeline.replicas;
   setup.measures_shares = j.pipeline.shares == job::share_kind::measured;
   setup.rule = dispatch.rule;
-  setup.blocking_messages = dispatch.blocking_messages;
   setup.lookahead = dispatch.lookahead;
   setup.spin = std::chrono::microseconds{j.run.spin_us};
   setup.limits = dispatch.limits;

@@ -225,18 +225,14 @@ class session::impl {
     } else {
       wire = make_in_process_transport();
     }
-    if (setup_.wrap_transport) wire = setup_.wrap_transport(std::move(wire));
-    if (wire == nullptr) return error{"wrap_transport returned null", error_kind::failed};
     context.wire = with_delays(setup_, std::move(wire));
+    if (setup_.wrap_transport) context.wire = setup_.wrap_transport(std::move(context.wire));
+    if (context.wire == nullptr) return error{"wrap_transport returned null", error_kind::failed};
     if (context.copies)
       context.wire->bind(copies_at(node()), [copies = context.copies.get()](message m) {
         copies->on_piece(std::move(m));
       });
     if (link != nullptr) counters_->transport.set([link] { return link->count(); });
-    if (!setup_.blocking_messages) return success();
-    auto synchronous = std::make_unique<synchronous_transport>(std::move(context.wire));
-    context.synchronous = synchronous.get();
-    context.wire = std::move(synchronous);
     return success();
   }
 
@@ -393,9 +389,6 @@ result<std::unique_ptr<session>> session::open(session_setup setup,
   RRFP_CHECK(setup.limits.size() == setup.shape.stages, "each stage has a memory limit");
   RRFP_CHECK(setup.rule.make_policy && (setup.emulated || setup.make_compute),
              "make_policy is set, and emulated or make_compute");
-  RRFP_CHECK(!setup.blocking_messages ||
-                 (setup.rule.mode == dispatch_mode::in_order && setup.lookahead == 0),
-             "blocking_messages needs mode in_order and no lookahead");
   RRFP_CHECK(!setup.checkpoint || !setup.emulated, "an emulated device has nothing to save");
   RRFP_CHECK(!setup.open_devices || !setup.emulated, "ranks compute on devices of one kind");
   auto state = std::make_unique<impl>(std::move(setup), std::move(in_cluster));

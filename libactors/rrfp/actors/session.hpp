@@ -102,10 +102,6 @@ struct session_setup {
   std::uint32_t replicas = 1;  ///< data-parallel copies
   dispatch_rule rule;
   std::uint32_t lookahead = 0;
-  /// Sends block, as in frameworks with fixed schedules: after a task a rank posts its send
-  /// together with the receive that its next F or B needs, and waits until its output was received.
-  /// Requires mode in_order and no lookahead.
-  bool blocking_messages = false;
   /// How long idle threads of stages and ranks poll for work before they sleep.
   std::chrono::microseconds spin{0};
   /// Memory limits, by stage.
@@ -169,7 +165,8 @@ struct session_setup {
   /// If no task finishes for this long, the run ends with a hang report. 0: never.
   double hang_timeout_s = 60;
   bool record_transcripts = false;
-  /// Wraps or replaces the transport between ranks, which it receives. Empty: not changed.
+  /// Wraps or replaces the transport between ranks, which it receives with its injected delays.
+  /// Empty: not changed.
   std::function<std::unique_ptr<transport>(std::unique_ptr<transport>)> wrap_transport;
   /// Filled during the run; may be null. Must outlive the session.
   trace_recorder* trace = nullptr;

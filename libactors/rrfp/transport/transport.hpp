@@ -9,6 +9,7 @@
 
 #include <rrfp/base/tensor_buffer.hpp>
 #include <rrfp/core/message_header.hpp>
+#include <rrfp/core/task.hpp>
 
 namespace rrfp::actors {
 
@@ -19,6 +20,20 @@ struct message {
 };
 
 using message_sink = std::function<void(message)>;
+
+/// Decides when the outputs of tasks leave, in place of sending them at once. Thread-safe; no
+/// function blocks.
+class output_gate {
+ public:
+  virtual ~output_gate() = default;
+  /// The rank begins a step of so many microbatches.
+  virtual void begin_step(const rank_address& rank, step_id step, std::uint32_t microbatches) = 0;
+  /// The rank has run a task; its output for another stage, if it has one, is sent next.
+  virtual void end_task(const rank_address& rank, step_id step, const task& ended) = 0;
+  /// Sends the input of a task of another stage. The sender runs its next task when `go_on` is
+  /// called, on any thread.
+  virtual void send_output(message m, std::function<void()> go_on) = 0;
+};
 
 /// Thread-safe.
 class transport {
@@ -36,6 +51,8 @@ class transport {
   virtual bool takes_device_memory(const rank_address& /*to*/) const { return false; }
   /// Drops messages in flight. No sink is called after it has returned.
   virtual void close() = 0;
+  /// Null: outputs are sent at once. Lives as long as this.
+  virtual output_gate* gate() { return nullptr; }
 };
 
 /// Between ranks of one process: the tensor itself is handed over.

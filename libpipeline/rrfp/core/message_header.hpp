@@ -21,11 +21,7 @@ enum class payload : std::uint8_t {
   activation,     ///< the input of an F
   gradient,       ///< the input of a B or BW
   tied_gradient,  ///< one side's gradient of a parameter that two stages hold
-  // To the sender of a synchronous send (synchronous_transport.hpp), without data:
-  activation_posted,
-  gradient_posted,
-  activation_received,
-  gradient_received,
+  signal,         ///< between the gates of two nodes (transport.hpp)
   // Gradients of parameters:
   opened_sum,  ///< a sum that another replica goes on with (microbatch_shares)
   /// Bytes of the copy of the state of rank `from`, for recovery; `mb` is the number of the piece.

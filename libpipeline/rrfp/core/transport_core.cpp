@@ -20,10 +20,7 @@ std::string name_of(payload kind) {
     case payload::activation: return "an activation";
     case payload::gradient: return "a gradient";
     case payload::tied_gradient: return "a tied gradient";
-    case payload::activation_posted: return "a notice that an activation is there";
-    case payload::gradient_posted: return "a notice that a gradient is there";
-    case payload::activation_received: return "a notice that an activation was received";
-    case payload::gradient_received: return "a notice that a gradient was received";
+    case payload::signal: return "a signal";
     case payload::opened_sum: return "a sum of gradients";
     case payload::copy_piece: return "a piece of a copy";
   }

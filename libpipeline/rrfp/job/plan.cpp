@@ -107,7 +107,7 @@ simulate::stage_costs nominal_costs(const job::job& j) {
 result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registry& registry) {
   dispatch_plan p;
   p.shape = job::effective_shape(j);
-  if (const auto* more = job::schema_of(j).more()) p.blocking_messages = more->blocks_messages(j);
+  if (const auto* more = job::schema_of(j).more()) p.messages = more->messages(j);
   p.lookahead = j.dispatch.lookahead;
   for (std::uint32_t s = 0; s < p.shape.stages; ++s)
     p.limits.push_back(job::effective_limit(j, stage_id{s}));
@@ -126,7 +126,7 @@ simulate::plan simulation_of(const dispatch_plan& p, std::uint64_t steps) {
   simulate::plan simulation;
   simulation.shape = p.shape;
   simulation.rule = p.rule;
-  if (p.blocking_messages) simulation.messages = simulate::transport::blocking;
+  simulation.messages = p.messages;
   simulation.lookahead = p.lookahead;
   simulation.limits = p.limits;
   simulation.steps = steps;

@@ -17,7 +17,7 @@ struct dispatch_plan {
   /// policies->name(): the name in the job.
   std::shared_ptr<const policy_set> policies;
   dispatch_rule rule;
-  bool blocking_messages = false;
+  simulate::transport messages = simulate::transport::asynchronous;  ///< in simulations
   std::uint32_t lookahead = 0;
   /// Indexed by stage.
   std::vector<memory_limit> limits;

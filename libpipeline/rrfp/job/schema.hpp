@@ -42,8 +42,8 @@ class extension {
                                                                   replica_id replica) const = 0;
   /// Changes what effective_limit() gives.
   virtual void limit(const job& j, memory_limit& of_stage) const = 0;
-  /// Whether sends block, as with session_setup::blocking_messages.
-  virtual bool blocks_messages(const job& j) const = 0;
+  /// How a simulation sends messages.
+  virtual simulate::transport messages(const job& j) const = 0;
 };
 
 /// Immutable; must outlive the jobs that are read with it.

@@ -90,7 +90,7 @@ struct launch_done {
   std::int64_t end = 0;
   std::int64_t delay = 0;  ///< injected part
   std::int64_t late = 0;   ///< the last part, by which a timer was late to end the task
-  /// When the output was received, if the rank waited for that; else 0.
+  /// When the rank was let go on, if it waited for its output to leave; else 0.
   std::int64_t received = 0;
   std::int64_t held_bytes = 0;
   compute::memory_counts device_memory = {};  ///< zeroes if the device has none
@@ -118,7 +118,7 @@ struct stage_step_ended {
   compute::memory_counts device_memory = {};  ///< the most of a rank's device
   // Means over the ranks:
   std::int64_t busy = 0;     ///< in tasks
-  std::int64_t blocked = 0;  ///< after tasks, until their output was received
+  std::int64_t blocked = 0;  ///< after tasks, until their output had left (output_gate)
   std::int64_t behind = 0;   ///< after tasks, until all ranks had ended them
   /// Free, while the stage waited for nothing; the maximum over the ranks.
   std::int64_t launch_gap = 0;

@@ -12,7 +12,6 @@
 #include <rrfp/device/collective_watch.hpp>
 #include <rrfp/device/compute_thread.hpp>
 #include <rrfp/metrics/run_counters.hpp>
-#include <rrfp/transport/synchronous_transport.hpp>
 #include <rrfp/transport/transport.hpp>
 
 #include "directory.hpp"
@@ -37,10 +36,9 @@ struct run_context {
   std::uint32_t nodes = 1;
   std::vector<node_id> absent;  ///< the job has gone on without these nodes
   std::unique_ptr<transport> wire;
-  synchronous_transport* synchronous = nullptr;  ///< `wire`, if sends block; else null
-  compute_thread* saver = nullptr;               ///< writes checkpoints; null: none are made
-  std::shared_ptr<copy_exchange> copies;         ///< for recovery; null: none are made
-  std::function<void(step_id)> on_step_begun;    ///< called by every stage; may be empty
+  compute_thread* saver = nullptr;             ///< writes checkpoints; null: none are made
+  std::shared_ptr<copy_exchange> copies;       ///< for recovery; null: none are made
+  std::function<void(step_id)> on_step_begun;  ///< called by every stage; may be empty
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   /// The counters of the stages and ranks hosted here.
   std::shared_ptr<metrics::run_counters> counters = std::make_shared<metrics::run_counters>();

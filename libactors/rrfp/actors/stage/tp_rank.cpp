@@ -64,12 +64,11 @@ constexpr std::chrono::nanoseconds from_ms(double ms) {
 /// One launch while the device runs it. Does not refer to the actor, which may have ended.
 class execution {
  public:
-  execution(const run_launch& run, tensor_buffer input, std::optional<message_header> next_input,
-            std::optional<message_header> sum, std::shared_ptr<const tp_rank_setup> setup)
+  execution(const run_launch& run, tensor_buffer input, std::optional<message_header> sum,
+            std::shared_ptr<const tp_rank_setup> setup)
       : rank(std::move(setup)),
         run_(run),
         input_(std::move(input)),
-        next_input_(next_input),
         sum_header_(sum),
         done_{run.step, run.launched, rank->address.rank} {}
 
@@ -104,19 +103,19 @@ class execution {
     rank->counters->device_allocated.set(o.memory.allocated);
     rank->counters->device_reserved.set(o.memory.reserved);
     if (sum_) send_out(rank, {*sum_header_, std::move(*sum_)});
-    if (next_input_) context.synchronous->post_receive(*next_input_);
+    auto* const gate = context.wire->gate();
+    if (gate != nullptr) gate->end_task(rank->address, run_.step, run_.launched.what);
     if (!output_.defined()) return post(rank->supervisor, done_);
     rank->counters->sent.add();
     rank->counters->sent_bytes.add(output_.bytes());
-    if (context.synchronous == nullptr || destination().to.stage == rank->address.stage) {
+    if (gate == nullptr || destination().to.stage == rank->address.stage) {
       send_out(rank, {destination(), std::move(output_)});
       return post(rank->supervisor, done_);
     }
-    context.synchronous->send_synchronous({destination(), std::move(output_)},
-                                          [rank = rank, done = done_]() mutable {
-                                            done.received = rank->context->now();
-                                            post(rank->supervisor, done);
-                                          });
+    gate->send_output({destination(), std::move(output_)}, [rank = rank, done = done_]() mutable {
+      done.received = rank->context->now();
+      post(rank->supervisor, done);
+    });
   }
 
   const std::shared_ptr<const tp_rank_setup> rank;
@@ -133,7 +132,6 @@ class execution {
 
   const run_launch run_;
   tensor_buffer input_;
-  const std::optional<message_header> next_input_;
   const std::optional<message_header> sum_header_;
   launch_done done_;
   std::optional<std::int64_t> free_at_;  ///< when the timer of an injected or emulated time ends
@@ -271,12 +269,9 @@ void tp_rank::begin(const begin_step& m) {
       opens_sum_ = {payload::opened_sum, step, {}, {}, own, {own.stage, own.rank, next}};
     }
   if (opened_sum_) join_opened_sum(std::move(std::exchange(opened_sum_, std::nullopt)->tensor));
-  launched_ = 0;
   collective_ns_before_ = setup_->counters->collective_ns.value();
-  named_input_.reset();
   const auto microbatches = m.microbatches.of(setup_->address.replica);
-  if (setup_->followed) followed_ = microbatches > 0 ? setup_->followed(microbatches) : sequence{};
-  if (const auto input = next_input(step)) setup_->context->synchronous->post_receive(*input);
+  if (auto* gate = setup_->context->wire->gate()) gate->begin_step(own, step, microbatches);
   const auto& shape = setup_->context->setup.shape;
   const auto first = shape.at(virtual_stage_id{0});
   if (first.stage != setup_->address.stage) return;
@@ -301,10 +296,8 @@ void tp_rank::start(const run_launch& l) {
     input = std::exchange(waiting.tensor, {});
     setup_->counters->inputs_waiting.set(--inputs_waiting_);
   }
-  ++launched_;
   // Both halves run on the device, one after the other.
-  const auto run =
-      std::make_shared<execution>(l, std::move(input), next_input(l.step), opens_sum_, setup_);
+  const auto run = std::make_shared<execution>(l, std::move(input), opens_sum_, setup_);
   setup_->device->occupy(
       [run] {
         std::chrono::nanoseconds time{0};
@@ -317,22 +310,6 @@ void tp_rank::start(const run_launch& l) {
         if (run->rank->device->may_linger_after()) scope.emplace();
         run_guarded(*run->rank, [&] { run->end(o); });
       });
-}
-
-std::optional<message_header> tp_rank::next_input(step_id step) {
-  if (launched_ >= followed_.size()) return std::nullopt;
-  const auto next =
-      std::find_if(followed_.begin() + static_cast<std::ptrdiff_t>(launched_), followed_.end(),
-                   [](const task& t) { return t.kind != task_kind::weight; });
-  if (next == followed_.end()) return std::nullopt;
-  const auto& own = setup_->address;
-  const auto from = setup_->context->setup.shape.producer_of(own.stage, *next);
-  if (!from || from->stage == own.stage) return std::nullopt;
-  const message_header input{
-      payload_of(*next), step, next->mb, next->chunk, {from->stage, own.rank, own.replica}, own};
-  if (named_input_ == input) return std::nullopt;
-  named_input_ = input;
-  return input;
 }
 
 void tp_rank::end_without_update(step_id step) {

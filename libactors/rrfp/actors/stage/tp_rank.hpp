@@ -31,9 +31,6 @@ struct rank_parts {
   rank_collectives groups;
   /// Not shared. Outlives the rank, so that no actor waits for running work.
   actors::device* device = nullptr;
-  /// The sequence that its stage follows in a step of so many microbatches, if sends block; else
-  /// null.
-  std::function<sequence(std::uint32_t)> followed;
   /// This rank's entry in the run's counters.
   metrics::rank_counters* counters = nullptr;
   std::shared_ptr<collective_watch> replicas_watch;  ///< null if there are no replicas
@@ -82,9 +79,6 @@ class tp_rank : public actor_base, public runs_anywhere {
   void on_take_snapshot(const take_snapshot& m);
   void on_copy_state(const copy_state& m);
   void on_restore_state();
-  /// The input that the next F or B of the sequence needs from another stage, unless it was
-  /// returned before.
-  std::optional<message_header> next_input(step_id step);
   void join_tied_if_both();
   /// Ends an evaluation, which has no gradients to sum.
   void end_without_update(step_id step);
@@ -95,11 +89,8 @@ class tp_rank : public actor_base, public runs_anywhere {
   std::uint32_t inputs_waiting_ = 0;
   tp_coord::launch_order order_;
   step_id step_;
-  sequence followed_;  ///< in this step, if sends block
   /// The purpose of this step.
   compute::step_purpose purpose_ = compute::step_purpose::training;
-  std::size_t launched_ = 0;
-  std::optional<message_header> named_input_;
   std::uint64_t collective_ns_before_ = 0;  ///< this step
   std::int64_t in_collectives_ = 0;         ///< in its tasks
   /// The message with the sum that this rank opens in this step, for a rank that goes on with it.

@@ -1,9 +1,8 @@
 // Blocking sends: the transport alone, and runs of the real runtime.
 #include <vector>
 
+#include "block_sends.hpp"
 #include "run_setup.hpp"
-
-#include <rrfp/transport/synchronous_transport.hpp>
 
 #include "run_session.hpp"
 
@@ -21,19 +20,19 @@ message_header header_of(std::uint32_t mb) {
 
 /// Records when messages arrive and when their senders are notified.
 struct recorded_wire {
-  recorded_wire() : wire(make_in_process_transport()) {
+  recorded_wire() : wire(make_in_process_transport(), {}, {}) {
     wire.bind({stage_id{0}, rank_id{0}}, [](message) {});
     wire.bind({stage_id{1}, rank_id{0}}, [this](message m) {
       events.push_back("arrived " + std::to_string(m.header.mb.value()));
     });
   }
   void send(std::uint32_t mb) {
-    wire.send_synchronous({header_of(mb), make_host_buffer(dtype::float32, {1})},
-                          [this, mb] { events.push_back("received " + std::to_string(mb)); });
+    wire.send_output({header_of(mb), make_host_buffer(dtype::float32, {1})},
+                     [this, mb] { events.push_back("received " + std::to_string(mb)); });
   }
 
   std::vector<std::string> events;
-  synchronous_transport wire;
+  experiment::blocking_transport wire;
 };
 
 using events = std::vector<std::string>;
@@ -49,7 +48,7 @@ session_setup blocking_setup(const pipeline_shape& shape, const std::string& pol
   s.delays.link = [link_ms](step_id, virtual_stage_id, const rank_address&, const task&) {
     return link_ms;
   };
-  s.blocking_messages = true;
+  block_sends(s);
   return s;
 }
 
@@ -103,7 +102,7 @@ TEST_CASE("a stage is blocked for at least the time that its messages take") {
   CHECK(r.summary.stages[1].blocked_ms >= steps * 12 * 3);
   CHECK(r.summary.stages[2].blocked_ms >= steps * 6 * 3);
   auto free = blocking_setup(shape, "one_f_one_b", 3);
-  free.blocking_messages = false;
+  free.wrap_transport = nullptr;
   for (const auto& stage : run_session(std::move(free)).summary.stages)
     CHECK(stage.blocked_ms == 0);
 }

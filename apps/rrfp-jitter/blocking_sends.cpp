@@ -1,0 +1,167 @@
+#include "blocking_sends.hpp"
+
+#include <cstdint>
+#include <utility>
+
+#include <rrfp/actors/session.hpp>
+#include <rrfp/base/check.hpp>
+#include <rrfp/core/sequence.hpp>
+#include <rrfp/study/options.hpp>
+
+namespace rrfp::experiment {
+
+using actors::message;
+using actors::message_header;
+using actors::payload;
+using actors::rank_address;
+
+namespace {
+
+/// A signal has one byte: the payload of the input that it is about, and this bit if the input was
+/// received, not only awaited.
+constexpr std::uint8_t received_bit = 0x80;
+
+/// Goes to the sender of the input.
+message signal_about(const message_header& input, bool received) {
+  auto content = make_host_buffer(dtype::uint8, {1});
+  *static_cast<std::uint8_t*>(content.data) = static_cast<std::uint8_t>(
+      static_cast<std::uint8_t>(input.kind) | (received ? received_bit : 0));
+  return {{payload::signal, input.step, input.mb, input.chunk, input.to, input.from},
+          std::move(content)};
+}
+
+}  // namespace
+
+void prepare_session(const job::job& j, actors::session_setup& setup) {
+  if (!study::blocks_messages(j)) return;
+  setup.wrap_transport = [shape = setup.shape, make_policy = setup.rule.make_policy](
+                             std::unique_ptr<actors::transport> inner) {
+    return std::make_unique<blocking_transport>(std::move(inner), shape, make_policy);
+  };
+}
+
+blocking_transport::message_key blocking_transport::key_of(const message_header& h) {
+  return {h.step, h.kind, h.mb, h.chunk, h.to};
+}
+
+void blocking_transport::bind(rank_address address, actors::message_sink sink) {
+  {
+    const std::lock_guard lock{mutex_};
+    here_.insert(address);
+  }
+  inner_->bind(address, [this, sink = std::move(sink)](message m) { deliver(std::move(m), sink); });
+}
+
+void blocking_transport::deliver(message m, const actors::message_sink& sink) {
+  const auto header = m.header;
+  if (header.kind == payload::signal) {
+    const auto said = *static_cast<const std::uint8_t*>(m.tensor.data);
+    const message_key key{header.step, static_cast<payload>(said & ~received_bit), header.mb,
+                          header.chunk, header.from};
+    return (said & received_bit) != 0 ? received(key) : posted(key);
+  }
+  sink(std::move(m));
+  if (!is_input(header.kind)) return;
+  if (is_here(header.from))
+    received(key_of(header));
+  else
+    inner_->send(signal_about(header, true));
+}
+
+void blocking_transport::close() {
+  inner_->close();
+  const std::lock_guard lock{mutex_};
+  transfers_.clear();
+}
+
+void blocking_transport::begin_step(const rank_address& rank, step_id step,
+                                    std::uint32_t microbatches) {
+  progress p;
+  if (microbatches > 0) {
+    auto shape = shape_;
+    shape.microbatches = microbatches;
+    for (const auto& t : obeyed_order(*make_policy_(shape, rank.stage), shape))
+      if (t.kind != task_kind::weight) p.tasks.push_back(t);
+  }
+  {
+    const std::lock_guard lock{mutex_};
+    ranks_[rank] = std::move(p);
+  }
+  post_next(rank, step);
+}
+
+void blocking_transport::end_task(const rank_address& rank, step_id step, const task& ended) {
+  if (ended.kind == task_kind::weight) return;
+  {
+    const std::lock_guard lock{mutex_};
+    ++ranks_[rank].next;
+  }
+  post_next(rank, step);
+}
+
+void blocking_transport::post_next(const rank_address& rank, step_id step) {
+  std::optional<task> next;
+  {
+    const std::lock_guard lock{mutex_};
+    const auto& p = ranks_[rank];
+    if (p.next < p.tasks.size()) next = p.tasks[p.next];
+  }
+  if (!next) return;
+  const bool is_forward = next->kind == task_kind::forward;
+  const auto from = shape_.producer_of(rank.stage, *next);
+  if (from && from->stage != rank.stage)
+    post_receive({is_forward ? payload::activation : payload::gradient,
+                  step,
+                  next->mb,
+                  next->chunk,
+                  {from->stage, rank.rank, rank.replica},
+                  rank});
+}
+
+void blocking_transport::send_output(message m, std::function<void()> go_on) {
+  {
+    const std::lock_guard lock{mutex_};
+    auto& pending = transfers_[key_of(m.header)];
+    RRFP_CHECK(!pending.go_on, "a message is sent once");
+    pending.go_on = std::move(go_on);
+    if (!pending.posted) {
+      pending.held = std::move(m);
+      return;
+    }
+  }
+  inner_->send(std::move(m));
+}
+
+void blocking_transport::post_receive(const message_header& header) {
+  if (is_here(header.from))
+    posted(key_of(header));
+  else
+    inner_->send(signal_about(header, false));
+}
+
+bool blocking_transport::is_here(const rank_address& a) {
+  const std::lock_guard lock{mutex_};
+  return here_.contains(a);
+}
+
+void blocking_transport::posted(const message_key& key) {
+  std::optional<message> held;
+  {
+    const std::lock_guard lock{mutex_};
+    auto& pending = transfers_[key];
+    RRFP_CHECK(!std::exchange(pending.posted, true), "a receive is posted once");
+    held = std::exchange(pending.held, std::nullopt);
+  }
+  if (held) inner_->send(std::move(*held));
+}
+
+void blocking_transport::received(const message_key& key) {
+  std::function<void()> go_on;
+  {
+    const std::lock_guard lock{mutex_};
+    if (auto done = transfers_.extract(key)) go_on = std::move(done.mapped().go_on);
+  }
+  if (go_on) go_on();
+}
+
+}  // namespace rrfp::experiment
