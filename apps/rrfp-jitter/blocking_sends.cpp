@@ -32,12 +32,15 @@ message signal_about(const message_header& input, bool received) {
 
 }  // namespace
 
-void prepare_session(const job::job& j, actors::session_setup& setup) {
-  if (!study::blocks_messages(j)) return;
+void block_sends(actors::session_setup& setup) {
   setup.wrap_transport = [shape = setup.shape, make_policy = setup.rule.make_policy](
                              std::unique_ptr<actors::transport> inner) {
     return std::make_unique<blocking_transport>(std::move(inner), shape, make_policy);
   };
+}
+
+void prepare_session(const job::job& j, actors::session_setup& setup) {
+  if (study::blocks_messages(j)) block_sends(setup);
 }
 
 blocking_transport::message_key blocking_transport::key_of(const message_header& h) {

@@ -24,11 +24,14 @@ struct session_setup;
 
 namespace rrfp::experiment {
 
+/// The session's sends block. It must be in mode in-order, without lookahead.
+void block_sends(actors::session_setup& setup);
+
 /// What the session of a job of a study needs beside that of any job: its sends block if the job
 /// says so.
 void prepare_session(const job::job& j, actors::session_setup& setup);
 
-/// For a job in mode in-order without lookahead, with these policies. Thread-safe.
+/// `make_policy`: of the session. Thread-safe.
 class blocking_transport final : public actors::transport, public actors::output_gate {
  public:
   blocking_transport(std::unique_ptr<actors::transport> inner, const pipeline_shape& shape,

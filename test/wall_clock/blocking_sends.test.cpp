@@ -1,7 +1,7 @@
 // Blocking sends: the transport alone, and runs of the real runtime.
 #include <vector>
 
-#include "block_sends.hpp"
+#include "blocking_sends.hpp"
 #include "run_setup.hpp"
 
 #include "run_session.hpp"
@@ -48,7 +48,7 @@ session_setup blocking_setup(const pipeline_shape& shape, const std::string& pol
   s.delays.link = [link_ms](step_id, virtual_stage_id, const rank_address&, const task&) {
     return link_ms;
   };
-  block_sends(s);
+  experiment::block_sends(s);
   return s;
 }
 
