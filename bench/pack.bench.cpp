@@ -24,6 +24,7 @@
 namespace {
 
 using namespace rrfp;
+using namespace rrfp::study;
 using namespace rrfp::workload;
 using random_source = weather::keyed_random;
 

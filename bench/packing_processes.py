@@ -121,6 +121,7 @@ def worker(replicas):
     rank = int(os.environ["RANK"])
     first, last = rank % stages == 0, rank % stages == stages - 1
     vision = {"hidden": 3200, "layers": 45, "heads": 25, "feed_forward": 12800, "patches_per_token": 4}
+    rrfp._runtime.begin_study()  # for sends that block
     llama = rrfp.CostModel.from_sizes(
         hidden=4096, layers=32, heads=32, kv_heads=8, feed_forward=14336, vocabulary=128256, vision=vision
     )

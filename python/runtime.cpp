@@ -22,6 +22,8 @@
 #include <rrfp/compute/user_functions.hpp>
 #include <rrfp/job/check_job.hpp>
 #include <rrfp/policies/registry.hpp>
+#include <rrfp/study/blocking_sends.hpp>
+#include <rrfp/study/options.hpp>
 
 #include "analysis.hpp"
 #include "gil.hpp"
@@ -35,13 +37,17 @@ namespace rrfp::python {
 
 namespace {
 
+/// Whether this process measures for a study: jobs may have its keys.
+bool is_of_study = false;
+
 /// A job of a program: the keys that it set, over the defaults.
 class program_job {
  public:
   /// `counts`: the program counts loss terms.
   program_job(const std::vector<std::string>& settings, bool counts)
       : job_(value_of(
-            job::parse_job("", "settings", policies::registry(), settings, job::job_use::embed))) {
+            job::parse_job("", "settings", policies::registry(), settings, job::job_use::embed,
+                           is_of_study ? study::schema() : job::runtime_schema()))) {
     job_.train.averages_accumulation = counts;
   }
 
@@ -348,6 +354,7 @@ class runtime {
         return error{e.what()};
       }
     };
+    if (is_of_study) study::prepare_session(j, setup);
     return made;
   }
 
@@ -388,6 +395,9 @@ PYBIND11_MODULE(_runtime, m) {
         return names;
       },
       "The names of the policies; docs/policies.md describes them.");
+  m.def(
+      "begin_study", [] { is_of_study = true; },
+      "From now on pipelines of this process may have the keys of studies (docs/experiments.md).");
   m.def(
       "admission_order",
       [](const std::vector<double>& costs) {

@@ -40,9 +40,10 @@ inline result<std::vector<simulated_run>> simulate_job(const std::optional<std::
   };
 
   const auto& policies = policies::registry();
-  const auto& keys = study::schema();
-  const auto j = path ? job::load_job(*path, policies, settings, job::job_use::simulate, keys)
-                      : job::parse_job("", "settings", policies, settings, job::job_use::simulate, keys);
+  const auto& known = study::schema();
+  const auto j = path ? job::load_job(*path, policies, settings, job::job_use::simulate, known)
+                      : job::parse_job("", "settings", policies, settings, job::job_use::simulate,
+                                       known);
   if (!j) return j.failure();
   std::vector<simulated_run> runs;
   for (const auto& one : job::variants(*j)) {

@@ -46,7 +46,7 @@ void write_error(std::string_view text) {
 void write_out(std::string_view text) {
   const int failure = write_all(STDOUT_FILENO, text);
   if (failure == 0 || failure == EPIPE || output_failed.exchange(true)) return;
-  print_error("{}: standard output: cannot write: {}\n", program_name(), std::strerror(failure));
+  complain("standard output: cannot write: {}", std::strerror(failure));
 }
 
 bool has_output_failed() { return output_failed; }

@@ -28,6 +28,15 @@ void print_error(fmt::format_string<Values...> format, Values&&... values) {
   write_error(fmt::format(format, std::forward<Values>(values)...));
 }
 
+/// Name given to run_program().
+const char* program_name();
+
+/// A line on standard error that begins with the name of the program.
+template <class... Values>
+void complain(fmt::format_string<Values...> format, Values&&... values) {
+  print_error("{}: {}\n", program_name(), fmt::format(format, std::forward<Values>(values)...));
+}
+
 /// Whether a write to standard output failed, other than by a closed pipe.
 bool has_output_failed();
 

@@ -25,9 +25,6 @@ namespace rrfp::apps {
 int run_program(const char* name, int argc, char** argv,
                 const std::function<int(int argc, char** argv)>& work);
 
-/// Name given to run_program().
-const char* program_name();
-
 /// Reports the error in one line; returns the exit code of its kind.
 int end_with(const error& why);
 

@@ -103,7 +103,7 @@ class outcome_sum {
   outcome finish();
 
  private:
-  std::shared_ptr<const workload::pipeline_cost> model_;
+  std::shared_ptr<const study::pipeline_cost> model_;
   double replicas_;
   double devices_;
   outcome made_;

@@ -102,12 +102,12 @@ int run_all(const experiment::experiment& e, const options& wanted, apps::interr
   const auto begun = std::chrono::steady_clock::now();
   auto done = experiment::store::open(wanted.out);
   if (!done) return apps::end_with(within("--out", done.failure()));
-  for (const auto& note : done->notes()) apps::print_error("rrfp-jitter: {}\n", note);
+  for (const auto& note : done->notes()) apps::complain("{}", note);
   const auto all =
       apps::run_cells(e, *done, {wanted.jobs, [&watch] { return watch.interrupted(); }});
   if (!all) return apps::end_with(all.failure());
   if (all->size() < e.engines.size() || all->back().outcomes.size() < e.cells()) {
-    apps::print_error("rrfp-jitter: interrupted; run the same command to resume\n");
+    apps::complain("interrupted; run the same command to resume");
     return exit_interrupted;
   }
   print_tables(e, *all);

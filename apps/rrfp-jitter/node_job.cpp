@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The program in the folder of this one: rrfp-node with the keys of studies.
-std::string node_program() {
+std::string path_of_node() {
   std::error_code unknown;
   return (fs::read_symlink("/proc/self/exe", unknown).parent_path() / "rrfp-jitter-node").string();
 }
@@ -64,13 +64,13 @@ result<std::unique_ptr<node_job>> node_job::start(const job::job& j, std::uint32
     return written.failure();
   std::unique_ptr<node_job> made{new node_job{folder}};
   const std::vector<std::string> arguments{
-      node_program(),        "run",    file,           "--local-nodes",
+      path_of_node(),        "run",    file,           "--local-nodes",
       std::to_string(nodes), "--json", made->log_path_};
   const auto parent = ::getpid();
   made->launcher_ = ::fork();
   if (made->launcher_ == 0) become_launcher(arguments, parent, made->output_path_);
   if (made->launcher_ < 0)
-    return error{std::string{"cannot start rrfp-node: "} + std::strerror(errno),
+    return error{std::string{"cannot start rrfp-jitter-node: "} + std::strerror(errno),
                  error_kind::failed};
   return made;
 }
@@ -104,8 +104,9 @@ status node_job::outcome() const {
   auto text = text_of(output_path_);
   while (!text.empty() && text.back() == '\n') text.pop_back();
   const auto line = text.substr(std::min(text.rfind('\n') + 1, text.size()));
-  return error{line.empty() ? "rrfp-node ended with exit code " + std::to_string(code) : line,
-               code == exit_bad_input ? error_kind::bad_input : error_kind::failed};
+  return error{
+      line.empty() ? "rrfp-jitter-node ended with exit code " + std::to_string(code) : line,
+      code == exit_bad_input ? error_kind::bad_input : error_kind::failed};
 }
 
 std::optional<pid_t> node_job::pid_of(std::uint32_t node) const {

@@ -111,7 +111,7 @@ result<std::vector<double>> times_of(const cell& c, const progress_of_job& seen)
     step_ms.push_back((is_observed ? between.count() : ms) / c.job.device.time_scale);
   }
   if (step_ms.size() == c.job.train.steps && seen.summary.is_object()) return step_ms;
-  return error{"rrfp-node reported " + std::to_string(step_ms.size()) + " of " +
+  return error{"rrfp-jitter-node reported " + std::to_string(step_ms.size()) + " of " +
                    std::to_string(c.job.train.steps) + " steps",
                error_kind::failed};
 }
@@ -162,7 +162,7 @@ result<outcome> run_in_processes(const cell& c) {
     }
     planned.advance(seen.step_ms.empty() ? 0 : seen.step_ms.rbegin()->first);
     if (clock::now() - heard > limit)
-      return error{"rrfp-node reported nothing for too long", error_kind::failed};
+      return error{"rrfp-jitter-node reported nothing for too long", error_kind::failed};
     if (!over) std::this_thread::sleep_for(poll_period);
   }
   if (auto ended = job.outcome(); !ended) return ended.failure();

@@ -4,8 +4,8 @@
 
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
+#include <rrfp/study/blocking_sends.hpp>
 
-#include "blocking_sends.hpp"
 #include "hints.hpp"
 
 namespace rrfp::wall_clock {
@@ -39,7 +39,7 @@ result<outcome> run(const cell& c) {
   if (auto enough = actors::check_threads(c.job, 1); !enough) return enough.failure();
   auto setup = actors::make_setup_without_model(c.job, experiment::cell_policies{c});
   if (!setup) return setup.failure();
-  experiment::prepare_session(c.job, *setup);
+  study::prepare_session(c.job, *setup);
   const auto scale = c.job.device.time_scale;
   std::vector<double> step_ms;
   setup->hang_timeout_s = hang_timeout_s;

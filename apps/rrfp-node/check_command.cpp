@@ -61,6 +61,7 @@ std::string limit_text(const memory_limit& limit) {
   std::string text = limit.activations != 0 ? fmt::format("{} slots of a chunk", limit.activations)
                      : limit.slots != 0     ? fmt::format("{} slots", limit.slots)
                                             : "no slot limit";
+  if (limit.run_ahead != 0) text += fmt::format(", run-ahead {}", limit.run_ahead);
   if (limit.bytes != 0)
     text += fmt::format(", {:.1f} MiB", static_cast<double>(limit.bytes) / mebibyte);
   return text;
@@ -228,9 +229,9 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
 
 int check_command(const command_options& options) {
   const auto loaded = job::load_job(options.job, policies::registry(), options.settings,
-                                    job::job_use::train, options.program->keys);
+                                    job::job_use::train, options.program->known);
   if (!loaded) return end_with(loaded.failure());
-  for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
+  for (const auto& note : loaded->notes) complain("{}", note);
   const duration limit{options.decode_s};
   const auto end = clock::now() + std::chrono::duration_cast<clock::duration>(limit);
   const auto framework = make_framework();

@@ -35,7 +35,7 @@ result<checkpoint::found_checkpoint> find_checkpoint(const std::string& path) {
     return checkpoint::verify(path, checkpoint::verification::checksums);
   auto searched = checkpoint::find_newest(path, checkpoint::verification::checksums);
   if (!searched) return searched.failure();
-  for (const auto& line : searched->skipped) print_error("rrfp-node: skipped: {}\n", line);
+  for (const auto& line : searched->skipped) complain("skipped: {}", line);
   if (searched->newest) return *std::move(searched->newest);
   return error{
       path +

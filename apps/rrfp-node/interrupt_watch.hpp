@@ -86,7 +86,7 @@ class interrupt_watch {
         if (report_)
           report_();
         else
-          write_error("rrfp-node: no hang report: no run is in progress\n");
+          complain("no hang report: no run is in progress");
         continue;
       }
       if (number == SIGTERM && may_drain_ && count_ == 0 && !is_draining_.exchange(true)) {

@@ -26,7 +26,7 @@ int join_command(const command_options& options, const join_options& join) {
          "or "
          "SLURM_NNODES, got none; `rrfp-node run` trains on this machine alone"});
   const auto loaded = job::load_job(options.job, policies::registry(), options.settings,
-                                    job::job_use::train, options.program->keys);
+                                    job::job_use::train, options.program->known);
   if (!loaded) return end_with(loaded.failure());
   const auto runs = job::variants(*loaded);
   if (auto enough = actors::check_threads(runs[0], place->nodes); !enough)

@@ -86,7 +86,7 @@ std::vector<std::string> arguments_of(const command_options& options, std::uint3
                                       const std::optional<http_address>& metrics,
                                       const std::string& reports,
                                       const actors::listening_socket& rendezvous, int key_fd) {
-  std::vector<std::string> all{"rrfp-node", "join", options.job};
+  std::vector<std::string> all{program_name(), "join", options.job};
   for (const auto& s : options.settings) all.insert(all.end(), {"--set", s});
   all.insert(all.end(),
              {"--nnodes", std::to_string(options.local_nodes), "--node-rank", std::to_string(node),
@@ -117,7 +117,7 @@ std::vector<std::string> arguments_of(const command_options& options, std::uint3
   for (const auto& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
   ::execv("/proc/self/exe", argv.data());
-  std::fprintf(stderr, "rrfp-node: cannot start a node: %s\n", std::strerror(errno));
+  std::fprintf(stderr, "%s: cannot start a node: %s\n", program_name(), std::strerror(errno));
   ::_exit(exit_failed);
 }
 
@@ -228,8 +228,7 @@ class local_launch {
     nodes_[n].pid = ::fork();
     if (nodes_[n].pid == 0) become_node(arguments, launcher_);
     nodes_[n].alive = nodes_[n].pid > 0;
-    if (!nodes_[n].alive)
-      print_error("rrfp-node: cannot start node {}: {}\n", n, std::strerror(errno));
+    if (!nodes_[n].alive) complain("cannot start node {}: {}", n, std::strerror(errno));
     return nodes_[n].alive;
   }
 
@@ -253,7 +252,7 @@ class local_launch {
   void start_again() {
     for (std::uint32_t n = 0; n < nodes_.size() && restarts_left_ > 0; ++n) {
       if (nodes_[n].alive) continue;
-      print_error("rrfp-node: node {} {}; restarting it\n", n, how_it_ended(nodes_[n]));
+      complain("node {} {}; restarting it", n, how_it_ended(nodes_[n]));
       if (start(n)) --restarts_left_;
     }
   }
@@ -284,9 +283,9 @@ class local_launch {
 
   void report_failure(std::size_t n) const {
     const auto places = plan::node_places::make(job::variants(job_)[0], options_.local_nodes);
-    print_error("rrfp-node: node {} ({}) {}\n", n,
-                places ? places->describe(node_id{static_cast<std::uint32_t>(n)}) : "",
-                how_it_ended(nodes_[n]));
+    complain("node {} ({}) {}", n,
+             places ? places->describe(node_id{static_cast<std::uint32_t>(n)}) : "",
+             how_it_ended(nodes_[n]));
   }
 
   void end_within(clock::duration limit) {
@@ -348,7 +347,7 @@ int launch_nodes(const command_options& options, const job::job& j,
   // process and into crash reports.
   const auto key_fd = actors::key_descriptor();
   if (!rendezvous || !key_fd) {
-    print_error("rrfp-node: {}\n", rendezvous ? key_fd.message() : rendezvous.message());
+    complain("{}", rendezvous ? key_fd.message() : rendezvous.message());
     return exit_failed;
   }
   return local_launch{options, j, metrics, reports, interrupts, *rendezvous, *key_fd}.run();

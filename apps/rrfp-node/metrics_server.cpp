@@ -204,7 +204,7 @@ result<std::unique_ptr<metrics_server>> metrics_server::open(const http_address&
   auto made = std::make_unique<impl>(at, node, board);
   if (const auto a = made->start(); !a.listened) {
     if (!waits || !a.is_taken) return a.listened.failure();
-    print_error("rrfp-node: {}; serving when it is free\n", a.listened.message());
+    complain("{}; serving when it is free", a.listened.message());
     made->start_when_free();
   }
   return std::unique_ptr<metrics_server>{new metrics_server{std::move(made)}};

@@ -195,8 +195,8 @@ int run(const node_program& of, int argc, char** argv) {
   }
   if (list->parsed()) return print_policies();
   if (print_keys->parsed())
-    write_out(as_markdown ? job::job_reference_markdown(of.keys)
-                          : job::job_reference_text(of.keys));
+    write_out(as_markdown ? job::job_reference_markdown(of.known)
+                          : job::job_reference_text(of.known));
   return exit_done;
 }
 

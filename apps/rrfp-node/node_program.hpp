@@ -1,4 +1,4 @@
-/// The program of a node.
+/// What rrfp-node and programs like it have in common: all but the keys of their jobs.
 #pragma once
 
 #include <functional>
@@ -15,14 +15,13 @@ namespace rrfp::apps {
 
 struct node_program {
   const char* name = nullptr;
-  /// Those that its jobs may have.
-  const job::schema& keys;
+  /// The keys of its jobs.
+  const job::schema& known;
   /// Changes the setup of each session. May be empty.
   std::function<void(const job::job&, actors::session_setup&)> prepare;
 };
 
-/// Runs the command of the arguments, and returns the exit code. `of` must outlive the program's
-/// threads.
+/// Runs the command that the arguments name, and returns the exit code.
 int run_node_program(const node_program& of, int argc, char** argv);
 
 }  // namespace rrfp::apps

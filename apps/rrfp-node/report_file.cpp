@@ -80,15 +80,16 @@ result<std::string> reports_folder(const command_options& options) {
 
 void write_hang_report(const std::string& folder, node_id node, const std::string& report) {
   const auto time = utc_now();
+  const auto* const name = program_name();
   const auto whole =
-      fmt::format("rrfp-node: hang report of node {} at {}: {}", node.value(), time, report);
+      fmt::format("{}: hang report of node {} at {}: {}", name, node.value(), time, report);
   auto text = whole;
   if (!folder.empty()) {
     const auto path = fmt::format("{}/rrfp-report-node-{}-{}.txt", folder, node.value(), time);
     if (auto written = files::write_atomically(path, whole); written)
-      text = shortened(whole) + fmt::format("rrfp-node: the hang report is saved in {}\n", path);
+      text = shortened(whole) + fmt::format("{}: the hang report is saved in {}\n", name, path);
     else
-      text += fmt::format("rrfp-node: the hang report cannot be saved: {}\n", written.message());
+      text += fmt::format("{}: the hang report cannot be saved: {}\n", name, written.message());
   }
   // In one write: several nodes may share the terminal.
   write_error(text);

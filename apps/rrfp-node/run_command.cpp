@@ -17,9 +17,9 @@ namespace rrfp::apps {
 int run_command(const command_options& options) {
   interrupt_watch interrupts;
   const auto loaded = job::load_job(options.job, policies::registry(), options.settings,
-                                    job::job_use::train, options.program->keys);
+                                    job::job_use::train, options.program->known);
   if (!loaded) return end_with(loaded.failure());
-  for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
+  for (const auto& note : loaded->notes) complain("{}", note);
   const auto runs = job::variants(*loaded);
   if (auto enough = actors::check_threads(runs[0], options.local_nodes); !enough)
     return end_with(enough.failure());

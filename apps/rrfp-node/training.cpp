@@ -61,9 +61,8 @@ bool compare_runs(const std::vector<finished_run>& runs) {
       print("{} and {}: losses and weights are equal to the last bit\n", first.run.name,
             r.run.name);
     } else {
-      print_error(
-          "rrfp-node: internal error: losses or weights of {} and {} differ; expected equal bits\n",
-          first.run.name, r.run.name);
+      complain("internal error: losses or weights of {} and {} differ; expected equal bits",
+               first.run.name, r.run.name);
       return false;
     }
   }
@@ -104,7 +103,7 @@ void waiting_lines::note(const std::string& text) {
   if (since_last < between || (text == said_ && since_last < again)) return;
   said_ = text;
   last_ = now;
-  print_error("rrfp-node: {}\n", text);
+  complain("{}", text);
 }
 
 training::training(std::vector<job::job> runs, training_options options,
@@ -132,7 +131,7 @@ actors::membership_options training::options_of_join() {
   options.key_fd = duplicate(seat_.join.key_fd);
   options.version = RRFP_VERSION;
   options.description = seat_.description;
-  options.on_refused = [](const std::string& why) { print_error("rrfp-node: {}\n", why); };
+  options.on_refused = [](const std::string& why) { complain("{}", why); };
   // The launcher names the lost node.
   if (!seat_.join.launched) options.on_gone_early = options.on_refused;
   return options;
@@ -162,12 +161,11 @@ int training::end(const job::job& j, const actors::job_outcome& o) const {
   if (o.is_late) {
     print("{}: the job is over\n", j.name);
   } else if (o.how != actors::ending::interrupted) {
-    print_error("rrfp-node: {}{}\n", o.lost.empty() ? "" : o.lost + "; ", o.message);
+    complain("{}{}", o.lost.empty() ? "" : o.lost + "; ", o.message);
   } else if (!seat_.join.launched || (seat_.node == node_id{0} && interrupts_.last() == SIGINT)) {
     // A launcher forwards the user's interrupts as SIGINT. With SIGTERM it ends the remaining nodes
     // after a failure, which it reports itself.
-    print_error("rrfp-node: interrupted {}\n",
-                o.lost.empty() ? "before the training began" : "after " + o.lost);
+    complain("interrupted {}", o.lost.empty() ? "before the training began" : "after " + o.lost);
   }
   return code_of(o);
 }
@@ -192,11 +190,11 @@ void training::set_callbacks(actors::session_setup& setup, const job::job& j, bo
     if (r.failure.empty())
       display_->note(line_of(r));
     else
-      print_error("rrfp-node: {}: {}\n", j.name, line_of(r));
+      complain("{}: {}", j.name, line_of(r));
     log_->checkpoint(j, r);
   };
   setup.on_copy_failed = [&j](const std::string& why) {
-    print_error("rrfp-node: {}: no copies for recovery of this step: {}\n", j.name, why);
+    complain("{}: no copies for recovery of this step: {}", j.name, why);
   };
   setup.on_straggler = [this, &j](const actors::straggler_report& r) {
     display_->note(fmt::format("{}: {}", j.name, line_of(r)));
@@ -230,7 +228,7 @@ status training::prepare(const actors::begun_run& begun, actors::session_setup& 
   const auto& j = begun.run.options;
   const bool leads = begun.node.leads();
   if (auto opened = open_log(begun.node, begun.continues()); !opened) return opened;
-  for (const auto& line : begun.start.notes) print_error("rrfp-node: {}\n", line);
+  for (const auto& line : begun.start.notes) complain("{}", line);
   display_ = std::make_unique<progress>(j, begun.first_step());
   trace_ = options_.trace.empty() ? nullptr : std::make_unique<actors::trace_recorder>();
   if (trace_ != nullptr)
@@ -254,9 +252,9 @@ void training::set_interrupts(const actors::begun_run& begun, actors::session& s
     // The second signal: the others lose this node.
     if (interrupts_.is_draining()) std::_Exit(exit_interrupted);
     if (!j.checkpoint.dir.empty() && leads && interrupts_.count() == 1)
-      print_error(
-          "rrfp-node: {}: interrupted: finishing the step and saving it; "
-          "interrupt again to end at once\n",
+      complain(
+          "{}: interrupted: finishing the step and saving it; "
+          "interrupt again to end at once",
           j.name);
     session.interrupt();
   });
@@ -266,9 +264,9 @@ void training::set_interrupts(const actors::begun_run& begun, actors::session& s
     interrupts_.give_up_drain();
   }
   interrupts_.on_drain([this, &session, &j] {
-    print_error(
-        "rrfp-node: {}: node {} drains: it leaves the job after a step, unless all nodes are told "
-        "to end; a second signal ends it at once\n",
+    complain(
+        "{}: node {} drains: it leaves the job after a step, unless all nodes are told "
+        "to end; a second signal ends it at once",
         j.name, seat_.node.value());
     session.drain();
   });
@@ -304,22 +302,20 @@ void training::report(const actors::run_end& end) const {
   switch (end.next) {
     case actors::aftermath::leaves:
       if (seat_.join.launched) return;
-      return print_error(
-          "rrfp-node: {}drained after {} steps: another process may take its place\n", prefix,
-          end.steps);
+      return complain("{}drained after {} steps: another process may take its place", prefix,
+                      end.steps);
     case actors::aftermath::fenced:
-      return print_error("rrfp-node: {}{}; it ends, because another process may have its place\n",
-                         prefix, r.message);
+      return complain("{}{}; it ends, because another process may have its place", prefix,
+                      r.message);
     case actors::aftermath::joins_again: {
       const auto& recovery = runs_.front().recovery;
       if (!reports(end)) return;
-      return print_error("rrfp-node: {}{}; waiting up to {:g} s for all nodes (restart {} of {})\n",
-                         prefix, r.message, recovery.hold_s, end.totals.restarts,
-                         recovery.max_restarts);
+      return complain("{}{}; waiting up to {:g} s for all nodes (restart {} of {})", prefix,
+                      r.message, recovery.hold_s, end.totals.restarts, recovery.max_restarts);
     }
     case actors::aftermath::over:
       if (r.how != actors::ending::done && reports(end))
-        print_error("rrfp-node: {}{}\n", prefix, cause_of(r, end.node.leads()));
+        complain("{}{}", prefix, cause_of(r, end.node.leads()));
   }
 }
 
@@ -332,7 +328,7 @@ void training::on_run_end(const actors::run_end& end) {
   log_->summary(j, r);
   if (!r.trace_gaps.empty()) {
     trace_complete_ = false;
-    print_error("rrfp-node: {}: --trace {} has {}\n", j.name, options_.trace, r.trace_gaps);
+    complain("{}: --trace {} has {}", j.name, options_.trace, r.trace_gaps);
   }
   titled_.push_back({j.name, trace_.get()});
   traces_.push_back(std::move(trace_));
@@ -373,7 +369,7 @@ actors::ending training::write_outputs(actors::ending how) {
   if (unsaved_ || !trace_complete_) miss();
   if (!options_.trace.empty()) {
     if (auto written = actors::write_chrome_json(options_.trace, titled_); !written) {
-      print_error("rrfp-node: --trace {}\n", written.message());
+      complain("--trace {}", written.message());
       miss();
     } else {
       print("trace: {} (open it in ui.perfetto.dev)\n", options_.trace);
@@ -381,7 +377,7 @@ actors::ending training::write_outputs(actors::ending how) {
   }
   if (log_ == nullptr) return how;
   if (auto closed = log_->close(); !closed) {
-    print_error("rrfp-node: {}\n", closed.message());
+    complain("{}", closed.message());
     miss();
   }
   return how;

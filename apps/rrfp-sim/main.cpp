@@ -236,7 +236,7 @@ int run(int argc, char** argv) {
   const auto loaded = job::load_job(wanted.job, policies::registry(), wanted.settings,
                                     job::job_use::simulate, study::schema());
   if (!loaded) return apps::end_with(loaded.failure());
-  for (const auto& note : loaded->notes) apps::print_error("rrfp-sim: {}\n", note);
+  for (const auto& note : loaded->notes) apps::complain("{}", note);
   const auto jobs = job::variants(*loaded);
   if (jobs.size() > 1 && !(wanted.write_durations.empty() && wanted.write_schedule.empty()))
     return apps::end_with(

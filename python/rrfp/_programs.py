@@ -1,4 +1,4 @@
-"""The commands of a wheel: rrfp-sim, rrfp-jitter, rrfp-report and rrfp-node become the programs in rrfp/bin."""
+"""The commands of a wheel: rrfp-sim, rrfp-jitter, rrfp-report, rrfp-node and rrfp-jitter-node become the programs in rrfp/bin."""
 
 import os
 import sys

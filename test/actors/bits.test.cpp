@@ -8,9 +8,9 @@
 #include <xxhash.h>
 
 #include <rrfp/core/transcript.hpp>
+#include <rrfp/study/blocking_sends.hpp>
 #include <rrfp/torch/stage_compute.hpp>
 
-#include "blocking_sends.hpp"
 #include "plain_loop.hpp"
 #include "replay.hpp"
 #include "small_session.hpp"
@@ -312,7 +312,7 @@ TEST_CASE("blocking sends give the same bits as other sends") {
   const auto setup = [&](bool blocking) {
     auto s = small_setup({shape, dispatch_mode::in_order, "one_f_one_b"},
                          compute::test::small_model(), train);
-    if (blocking) experiment::block_sends(s);
+    if (blocking) study::block_sends(s);
     return s;
   };
   const auto run_of = [&](bool blocking) {

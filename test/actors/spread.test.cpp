@@ -5,9 +5,9 @@
 #include <rrfp/actors/checkpoint_tensors.hpp>
 #include <rrfp/job/node_places.hpp>
 #include <rrfp/membership/membership.hpp>
+#include <rrfp/study/blocking_sends.hpp>
 #include <rrfp/torch/tensors.hpp>
 
-#include "blocking_sends.hpp"
 #include "program.hpp"
 #include "small_session.hpp"
 
@@ -160,7 +160,7 @@ TEST_CASE("blocking sends give the same bits on several nodes as in one process"
       {4, 1, microbatches, placement::linear}, dispatch_mode::in_order, "one_f_one_b", 5};
   const auto expected = run_here(c);
   REQUIRE(expected.how == ending::done);
-  c.change = &experiment::block_sends;
+  c.change = &study::block_sends;
   for (const std::uint32_t nodes : {2U, 4U}) {
     INFO(nodes << " nodes");
     const auto result = run_on_nodes(c, nodes, "auto");

@@ -106,8 +106,7 @@ TEST_CASE("admission sorts by undisturbed times") {
   c.job.dispatch.admit = admission::small_large_small;
   c.job.pipeline.microbatches = 32;
   const auto images = [&](std::uint32_t mb) {
-    return workload::images_of(study::options_of(c.job).images, c.job.jitter.seed, step_id{0}, mb,
-                               1)
+    return study::images_of(study::options_of(c.job).images, c.job.jitter.seed, step_id{0}, mb, 1)
         .front();
   };
   const auto order = costs_of(c).order_of(step_id{0});
@@ -202,11 +201,11 @@ TEST_CASE("texts and experts make the microbatches differ, the same ones with eq
   };
   auto c = plain_cell();
   study::options_of(c.job).cost.preset = "mixtral-8x7b";
-  study::options_of(c.job).experts.spread = workload::expert_spread::even;
+  study::options_of(c.job).experts.spread = study::expert_spread::even;
   CHECK(differ(c) == 1);
-  study::options_of(c.job).texts.spread = workload::text_spread::uniform;
+  study::options_of(c.job).texts.spread = study::text_spread::uniform;
   CHECK(differ(c) == 8);
-  study::options_of(c.job).texts.spread = workload::text_spread::padded;
+  study::options_of(c.job).texts.spread = study::text_spread::padded;
   c.job.pipeline.tp = 2;
   study::options_of(c.job).experts = {};
   CHECK(differ(c) == 8);

@@ -8,6 +8,7 @@
 
 #include <rrfp/job/closest.hpp>
 #include <rrfp/job/value.hpp>
+#include <rrfp/study/options.hpp>
 #include "job_texts.hpp"
 
 namespace rrfp::testing {
@@ -17,9 +18,9 @@ using job::key;
 using job::value;
 
 /// A valid value of the key that is not its default.
-value other_value(const key& k) {
-  const job::job defaults;
-  const auto now = k.get(defaults);
+value other_value(const key& k, const job::schema& known) {
+  static const scratch_folder folder;
+  const auto now = k.get(known.defaults());
   for (const value& candidate : {value{true},
                                  value{false},
                                  value{std::int64_t{3}},
@@ -48,25 +49,36 @@ value other_value(const key& k) {
                                  value{std::string{"file"}},
                                  value{std::string{"never"}},
                                  value{std::string{"bytes"}},
+                                 value{std::string{"blocking"}},
+                                 value{std::string{"even"}},
                                  value{std::string{"lognormal"}},
                                  value{std::string{"uniform"}},
+                                 value{folder.write("h.csv", "tokens,count\n1,1\n")},
                                  value{std::string{"stalls"}},
+                                 value{std::string{"fixed"}},
+                                 value{std::string{"gpt3-large"}},
                                  value{std::int64_t{5}}}) {
-    job::job scratch;
+    auto scratch = known.defaults();
     if (k.set(scratch, candidate) && to_toml(k.get(scratch)) != to_toml(now)) return candidate;
   }
   FAIL("no other value for " << k.path);
   return now;
 }
 
+/// The keys of the runtime, and these with those of studies.
+const job::schema& any_schema() {
+  return GENERATE(false, true) ? study::schema() : job::runtime_schema();
+}
+
 TEST_CASE("Each key sets its own member and no other") {
-  const job::job defaults;
-  for (const auto& k : job::runtime_schema().keys()) {
+  const auto& known = any_schema();
+  const auto defaults = known.defaults();
+  for (const auto& k : known.keys()) {
     if (!k.get) continue;
     CAPTURE(k.path);
-    job::job changed;
-    REQUIRE(k.set(changed, other_value(k)));
-    for (const auto& other : job::runtime_schema().keys()) {
+    auto changed = known.defaults();
+    REQUIRE(k.set(changed, other_value(k, known)));
+    for (const auto& other : known.keys()) {
       if (!other.get) continue;
       CAPTURE(other.path);
       const bool same = to_toml(other.get(changed)) == to_toml(other.get(defaults));
@@ -77,19 +89,20 @@ TEST_CASE("Each key sets its own member and no other") {
 }
 
 TEST_CASE("Keys are unique, belong to a known section and are grouped by section") {
+  const auto& known = any_schema();
   std::set<std::string> seen;
   std::vector<std::string_view> order;
-  for (const auto& k : job::runtime_schema().keys()) {
+  for (const auto& k : known.keys()) {
     CAPTURE(k.path);
     CHECK(seen.insert(k.path).second);
-    CHECK(job::runtime_schema().find(k.path) == &k);
+    CHECK(known.find(k.path) == &k);
     CHECK_FALSE(k.meaning.empty());
     CHECK_FALSE(k.type.empty());
     if (k.section().empty()) continue;
-    CHECK(job::runtime_schema().table().is_section(k.section()));
+    CHECK(known.table().is_section(k.section()));
     if (order.empty() || order.back() != k.section()) order.push_back(k.section());
   }
-  const auto& sections = job::runtime_schema().table().sections;
+  const auto& sections = known.table().sections;
   REQUIRE(order.size() == sections.size());
   for (std::size_t i = 0; i < order.size(); ++i) CHECK(order[i] == sections[i].name);
 }
@@ -99,11 +112,12 @@ TEST_CASE("There are few enough keys to know") {
 }
 
 TEST_CASE("The default of a key is a valid value") {
-  const job::job defaults = good("");
-  for (const auto& k : job::runtime_schema().keys()) {
+  const auto& known = any_schema();
+  const auto defaults = good("", {}, job::job_use::simulate, known);
+  for (const auto& k : known.keys()) {
     if (!k.get) continue;
     CAPTURE(k.path);
-    job::job again;
+    auto again = known.defaults();
     CHECK(k.set(again, k.get(defaults)));
   }
 }
@@ -150,10 +164,12 @@ name = "plain"
 }
 
 TEST_CASE("The dump holds every key except the short forms") {
-  const auto text = "\n" + job::to_toml(good("pipeline.stages = 3"));
+  const auto& known = any_schema();
+  const auto text =
+      "\n" + job::to_toml(good("pipeline.stages = 3", {}, job::job_use::simulate, known));
   CHECK(text.starts_with(
       "\nname = \"x\"\n\n[pipeline]\nstages = 3\nchunks = 1\nplacement = \"auto\""));
-  for (const auto& k : job::runtime_schema().keys()) {
+  for (const auto& k : known.keys()) {
     CAPTURE(k.path);
     const bool listed = text.find("\n" + std::string{k.leaf()} + " = ") != std::string::npos;
     CHECK(listed == (k.get != nullptr));
@@ -168,9 +184,10 @@ TEST_CASE("Jobs differ if their variants do") {
 }
 
 TEST_CASE("The reference lists every key under its section, with its default") {
-  const auto page = job::job_reference_markdown();
-  const auto lines = job::job_reference_text();
-  for (const auto& k : job::runtime_schema().keys()) {
+  const auto& known = any_schema();
+  const auto page = job::job_reference_markdown(known);
+  const auto lines = job::job_reference_text(known);
+  for (const auto& k : known.keys()) {
     CAPTURE(k.path);
     const auto section =
         k.section().empty() ? 0 : page.find("## [" + std::string{k.section()} + "]");

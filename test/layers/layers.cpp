@@ -132,8 +132,8 @@ const std::map<std::string, layer, std::less<>>& layers() {
 
 /// The only file of its layer that may include this other layer.
 const std::map<std::string, std::string, std::less<>> sole_users{
-    {"apps/rrfp-jitter/blocking_sends.cpp", "actors"},
-    {"apps/rrfp-jitter/blocking_sends.hpp", "transport"},
+    {"apps/rrfp/study/blocking_sends.cpp", "actors"},
+    {"apps/rrfp/study/blocking_sends.hpp", "transport"},
     {"apps/rrfp-jitter/wall_clock_engine.cpp", "actors"}};
 
 /// The folders of the actors' layer, and which other folders each may include. The layer's own

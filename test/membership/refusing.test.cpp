@@ -91,8 +91,8 @@ TEST_CASE("A node whose claim differs from that of node 0 is refused with the re
   };
   const std::vector<wrong> all_wrong{
       {[](auto& o) { o.job_hash = 0x5678; },
-       "job hash: expected 0000000000001234, got 0000000000005678 (the job files or their "
-       "overrides differ)"},
+       "job hash: expected 0000000000001234, got 0000000000005678 (the job files, their "
+       "overrides or the programs differ)"},
       {[](auto& o) { o.version = "0.2.0"; }, "rrfp version: expected '0.1.0', got '0.2.0'"},
       {[](auto& o) { o.job_id = "b job"; }, "job: expected 'a job', got 'b job'"},
       {[](auto& o) { o.nodes = 3; }, "number of nodes: expected 2, got 3"},

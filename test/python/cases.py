@@ -44,6 +44,18 @@ class Case:
         return self.takes_target(rank)
 
 
+class Blocking(Case):
+    settings = {"dispatch.mode": "in-order", "dispatch.policy": "one_f_one_b", "dispatch.messages": "blocking"}
+
+    def part(self, rank):
+        rrfp._runtime.begin_study()
+        return mlp(PROCESSES)[rank]
+
+    def plain(self):
+        parts = mlp(PROCESSES)
+        return train_plainly(parts, mse, [(x, y) for (x,), y in self.batches()], 4), parts
+
+
 class Costs(Case):
     def part(self, rank):
         return mlp(PROCESSES)[rank]
@@ -264,6 +276,7 @@ CASES = {
     "float16 with an overflow": Half(),
     **{name: OfTransformers(name) for name in ("llama", "qwen3", "gpt2")},
     "costs of microbatches": Costs(),
+    "sends that block": Blocking(),
     "replicas": Replicas(),
     "replicas with other numbers of microbatches": CountsOfReplicas(),
     "parameters that replicas do not use": UnusedInReplicas(),

@@ -6,7 +6,9 @@
 #include <rrfp/study/loads.hpp>
 #include <rrfp/study/presets.hpp>
 
-namespace rrfp::workload {
+namespace rrfp::study {
+
+using namespace workload;
 
 namespace {
 
@@ -85,4 +87,4 @@ TEST_CASE("a load has the shares of every layer of a mixture, and none of anothe
   CHECK(of("gpt3-large", {}).expert_shares.empty());
 }
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

@@ -6,7 +6,7 @@
 
 #include <rrfp/study/spreads.hpp>
 
-namespace rrfp::workload {
+namespace rrfp::study {
 
 namespace {
 
@@ -78,4 +78,4 @@ TEST_CASE("every sample has images of its own") {
   CHECK(std::set(drawn.begin(), drawn.end()).size() > 3);
 }
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

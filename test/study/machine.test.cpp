@@ -2,7 +2,7 @@
 
 #include <rrfp/study/machine.hpp>
 
-namespace rrfp::workload {
+namespace rrfp::study {
 
 namespace {
 
@@ -34,4 +34,4 @@ TEST_CASE("a ring all-reduce moves 2 (n-1)/n of the bytes in 2 (n-1) messages") 
   CHECK(all_reduce_s((link{50, 1}), 100, 4) == Approx(6 * (1 + 25.0 / 50)));
 }
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

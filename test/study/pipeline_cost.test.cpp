@@ -3,7 +3,9 @@
 #include <rrfp/study/pipeline_cost.hpp>
 #include <rrfp/study/presets.hpp>
 
-namespace rrfp::workload {
+namespace rrfp::study {
+
+using namespace workload;
 
 namespace {
 
@@ -304,4 +306,4 @@ TEST_CASE("more stages than parts or layers are refused") {
   CHECK(given.message() == "expected all 24 layers of gpt3-large, got 25");
 }
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

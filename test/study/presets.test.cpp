@@ -2,7 +2,9 @@
 
 #include <rrfp/study/presets.hpp>
 
-namespace rrfp::workload {
+namespace rrfp::study {
+
+using namespace workload;
 
 namespace {
 
@@ -70,4 +72,4 @@ TEST_CASE("four images of 256 tokens fill a multimodal sample") {
     }
 }
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

@@ -34,7 +34,7 @@ TEST_CASE("A preset, its machine and its images are read, and change the job") {
   CHECK(j.cost.speed == std::vector<double>{1, 1, 0.5, 1});
   CHECK(options_of(j).cost.shape_messages);
   CHECK(options_of(j).machine.tflops == 300);
-  CHECK(options_of(j).images.spread == workload::image_spread::fixed);
+  CHECK(options_of(j).images.spread == image_spread::fixed);
   std::vector<std::string> keys;
   for (const auto& s : job::changes(j)) keys.push_back(s.key);
   CHECK(keys == texts{"pipeline.stages", "cost.speed", "cost.preset", "cost.samples",

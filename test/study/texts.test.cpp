@@ -10,7 +10,9 @@
 #include <rrfp/study/loads.hpp>
 #include <rrfp/study/presets.hpp>
 
-namespace rrfp::workload {
+namespace rrfp::study {
+
+using namespace workload;
 
 namespace {
 
@@ -44,7 +46,7 @@ result<std::vector<text_bin>> read(const std::string& text) {
   return error{message.substr(path.string().size())};
 }
 
-std::string refusal(const std::string& text) {
+std::string refusal_of_histogram(const std::string& text) {
   const auto bins = read(text);
   return bins ? "accepted" : bins.message();
 }
@@ -88,18 +90,19 @@ TEST_CASE("a bad histogram is refused with its line") {
   const std::string head = "tokens,count\n";
   const std::string row =
       ": expected tokens from 1 to 1048576 and a count up to 1000000000000, got ";
-  CHECK(refusal("") ==
+  CHECK(refusal_of_histogram("") ==
         ": expected the header tokens,count and a row with a count above 0, got none");
-  CHECK(refusal("length,n\n") == ":1: expected the header tokens,count, got \"length,n\"");
-  CHECK(refusal(head) ==
+  CHECK(refusal_of_histogram("length,n\n") ==
+        ":1: expected the header tokens,count, got \"length,n\"");
+  CHECK(refusal_of_histogram(head) ==
         ": expected the header tokens,count and a row with a count above 0, got none");
-  CHECK(refusal(head + "5,0\n").ends_with("got none"));
+  CHECK(refusal_of_histogram(head + "5,0\n").ends_with("got none"));
   for (const auto* bad : {"5", "5;3", "0,3", "-1,3", "5,-3", "5,3,1", "5, 3", "1e3,2", "1048577,1",
                           "5,1000000000001", "5,99999999999999999999999"})
-    CHECK(refusal(head + "1,1\n" + bad + "\n") == ":3" + row + '"' + bad + '"');
-  CHECK(refusal(head + "5,1\n5,1\n") ==
+    CHECK(refusal_of_histogram(head + "1,1\n" + bad + "\n") == ":3" + row + '"' + bad + '"');
+  CHECK(refusal_of_histogram(head + "5,1\n5,1\n") ==
         ":3: expected more tokens than in the row before, 5, got \"5,1\"");
-  CHECK(refusal(head + std::string(1000, 'x')).size() < 200);
+  CHECK(refusal_of_histogram(head + std::string(1000, 'x')).size() < 200);
   CHECK(read_histogram("/no/such/file").message() ==
         "/no/such/file: cannot be read: No such file or directory");
   CHECK(read_histogram("/tmp").message() == "/tmp: cannot be read: Is a directory");
@@ -142,4 +145,4 @@ TEST_CASE("shapes vary with images or with texts") {
   CHECK(vary("qwen3-1.7b-vit-h", {}));
 }
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

@@ -6,9 +6,9 @@
 #include <random>
 
 #include <rrfp/job/plan.hpp>
+#include <rrfp/study/blocking_sends.hpp>
 #include <rrfp/torch/parallel_operators.hpp>
 
-#include "blocking_sends.hpp"
 #include "small_model.hpp"
 
 #include <catch2/catch.hpp>
@@ -37,7 +37,7 @@ void block_sends(pipeline_options& options, const job::job& j) {
   const auto dispatch = plan::make_dispatch_plan(j, policies::registry()).value();
   options.wrap_transport = [shape = dispatch.shape,
                             make_policy = dispatch.rule.make_policy](auto inner) {
-    return std::make_unique<experiment::blocking_transport>(std::move(inner), shape, make_policy);
+    return std::make_unique<study::blocking_transport>(std::move(inner), shape, make_policy);
   };
 }
 

@@ -1,7 +1,8 @@
 // Blocking sends: the transport alone, and runs of the real runtime.
 #include <vector>
 
-#include "blocking_sends.hpp"
+#include <rrfp/study/blocking_sends.hpp>
+
 #include "run_setup.hpp"
 
 #include "run_session.hpp"
@@ -32,7 +33,7 @@ struct recorded_wire {
   }
 
   std::vector<std::string> events;
-  experiment::blocking_transport wire;
+  study::blocking_transport wire;
 };
 
 using events = std::vector<std::string>;
@@ -48,7 +49,7 @@ session_setup blocking_setup(const pipeline_shape& shape, const std::string& pol
   s.delays.link = [link_ms](step_id, virtual_stage_id, const rank_address&, const task&) {
     return link_ms;
   };
-  experiment::block_sends(s);
+  study::block_sends(s);
   return s;
 }
 
@@ -102,7 +103,7 @@ TEST_CASE("a stage is blocked for at least the time that its messages take") {
   CHECK(r.summary.stages[1].blocked_ms >= steps * 12 * 3);
   CHECK(r.summary.stages[2].blocked_ms >= steps * 6 * 3);
   auto free = blocking_setup(shape, "one_f_one_b", 3);
-  free.wrap_transport = nullptr;
+  free.wrap_outputs = nullptr;
   for (const auto& stage : run_session(std::move(free)).summary.stages)
     CHECK(stage.blocked_ms == 0);
 }

@@ -15,6 +15,7 @@
 
 namespace {
 
+using namespace rrfp::study;
 using namespace rrfp::workload;
 using random_source = rrfp::weather::keyed_random;
 

@@ -12,6 +12,7 @@
 namespace {
 
 using namespace rrfp;
+using namespace rrfp::study;
 using namespace rrfp::workload;
 
 measured_work document(double tokens, double seconds) {

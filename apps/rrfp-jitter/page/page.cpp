@@ -25,7 +25,7 @@ std::string soft(const std::string& text) {
   return fmt::format("<p class=\"soft\">{}</p>\n", escaped(text));
 }
 
-std::string machine_text(const workload::machine& m) {
+std::string machine_text(const study::machine& m) {
   return fmt::format(
       "{} TFLOP/s, {} GiB at {} GB/s; {} on a node; {} GB/s and {} us within it, {} GB/s and {} us "
       "between nodes; kernels reach {:.0f} % of peak",

@@ -96,7 +96,7 @@ status check_unused_costs(const job::job& j, const job::provenance& from) {
 status check_preset_images(const job::job& j, const workload::model& model,
                            const job::provenance& from) {
   const auto& o = options_of(j);
-  if (!model.images || o.texts.spread != workload::text_spread::padded) return success();
+  if (!model.images || o.texts.spread != text_spread::padded) return success();
   const auto tokens = o.cost.sequence_tokens != 0 ? o.cost.sequence_tokens : model.sequence_tokens;
   const auto of_image = model.images->tokens_per_image();
   if (o.images.most <= tokens / of_image) return success();
@@ -111,13 +111,13 @@ status check_preset_images(const job::job& j, const workload::model& model,
 status check_texts(const job::job& j, const workload::model& model, const job::provenance& from) {
   const auto& o = options_of(j);
   const auto& t = o.texts;
-  if (t.bins.empty() != (t.spread != workload::text_spread::histogram))
+  if (t.bins.empty() != (t.spread != text_spread::histogram))
     return from.blame("texts.histogram",
                       t.bins.empty() ? "expected a file with texts.spread = \"histogram\", got none"
                                      : "needs texts.spread = \"histogram\", got " +
                                            job::in_quotes(name(t.spread)),
                       "texts.spread");
-  if (t.spread == workload::text_spread::padded) return success();
+  if (t.spread == text_spread::padded) return success();
   if (o.cost.sequence_tokens != 0)
     return from.blame("cost.sequence_tokens",
                       "expected 0 with texts.spread = " + job::in_quotes(name(t.spread)) +
@@ -132,7 +132,7 @@ status check_texts(const job::job& j, const workload::model& model, const job::p
 }
 
 status check_preset(const job::job& j, const job::provenance& from) {
-  const auto model = workload::preset(options_of(j).cost.preset);
+  const auto model = preset(options_of(j).cost.preset);
   if (!model) return success();
   if (j.pipeline.chunks != 1)
     return from.blame("pipeline.chunks",

@@ -5,7 +5,7 @@
 #include <rrfp/base/check.hpp>
 #include <rrfp/simulate/keyed_random.hpp>
 
-namespace rrfp::workload {
+namespace rrfp::study {
 
 namespace {
 
@@ -53,4 +53,4 @@ std::vector<double> shares_of_experts(const expert_options& options, std::uint64
   return shares;
 }
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

@@ -6,7 +6,7 @@
 #include <rrfp/base/check.hpp>
 #include <rrfp/simulate/keyed_random.hpp>
 
-namespace rrfp::workload {
+namespace rrfp::study {
 
 namespace {
 
@@ -47,4 +47,4 @@ std::vector<std::uint32_t> images_of(const image_counts& counts, std::uint64_t s
   return all;
 }
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

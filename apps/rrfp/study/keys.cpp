@@ -24,7 +24,7 @@ void add_dispatch(std::vector<job::key>& table) {
                "The paper's back-pressure, in place of `slots` and `slot_bytes`: a stage that "
                "has run this many more F than B runs no further F; with several chunks, only "
                "the oldest unfinished microbatch continues on it. Postponed W do not count. 0: "
-               "no limit.");
+               "no limit. With it, `slots` = `auto` is `none`.");
 }
 
 /// Of the network that the paper measured, and of single faults.
@@ -59,11 +59,13 @@ void add_cost(std::vector<job::key>& table) {
   job::section_keys<cost_options> keys{table, "cost", section_of(&options::cost)};
   using o = cost_options;
   job::words presets{"none"};
-  const auto known = workload::preset_names();
+  const auto known = preset_names();
   presets.insert(presets.end(), known.begin(), known.end());
   keys.name_of("preset", &o::preset, presets,
                "A model whose times and bytes on [machine] replace the times above. It describes "
                "simulations and emulated devices, whatever [model] trains; stages have one chunk. "
+               "`cost.speed` divides its times, and `jitter.seed` is also the seed of its images, "
+               "texts and loads of experts. "
                "`pipeline.cuts` divides its layers: `auto` as `cost`, which also moves the "
                "projector, the embedding and the head.");
   keys.integer("samples", &o::samples, {1, 64}, "", "Preset: number of samples in a microbatch.");
@@ -78,8 +80,8 @@ void add_cost(std::vector<job::key>& table) {
 }
 
 void add_machine(std::vector<job::key>& table) {
-  job::section_keys<workload::machine> keys{table, "machine", section_of(&options::machine)};
-  using o = workload::machine;
+  job::section_keys<machine> keys{table, "machine", section_of(&options::machine)};
+  using o = machine;
   const job::number_range rate{0, 1e9, true, false};
   keys.number("tflops", &o::tflops, rate, "TFLOP/s", "Peak throughput of a device.");
   keys.number("memory_gb_s", &o::memory_gb_s, rate, "GB/s", "Memory bandwidth of a device.");
@@ -99,16 +101,15 @@ void add_machine(std::vector<job::key>& table) {
 }
 
 void add_images(std::vector<job::key>& table) {
-  using workload::image_spread;
-  job::section_keys<workload::image_counts> keys{table, "images", section_of(&options::images)};
-  using o = workload::image_counts;
+  job::section_keys<image_counts> keys{table, "images", section_of(&options::images)};
+  using o = image_counts;
   keys.choice(
       "spread", &o::spread,
       {name(image_spread::fixed), name(image_spread::uniform), name(image_spread::geometric)},
       "Distribution of the number of images in a sample.");
-  keys.number("mean", &o::mean, {0, workload::images_max / 2.0}, "images",
+  keys.number("mean", &o::mean, {0, images_max / 2.0}, "images",
               "Mean number of images in a sample, before the cut at `most`.");
-  keys.integer("most", &o::most, {0, workload::images_max}, "images",
+  keys.integer("most", &o::most, {0, images_max}, "images",
                "Maximum number of images in a sample.");
 }
 
@@ -120,7 +121,7 @@ status set_histogram(job::job& j, const job::value& v) {
     return success();
   const auto path = job::read_text(v);
   if (!path) return path.failure();
-  auto bins = workload::read_histogram(*path);
+  auto bins = read_histogram(*path);
   if (!bins) return bins.failure();
   texts.bins = std::move(*bins);
   texts.histogram = *path;
@@ -128,18 +129,17 @@ status set_histogram(job::job& j, const job::value& v) {
 }
 
 void add_texts(std::vector<job::key>& table) {
-  using workload::text_spread;
-  job::section_keys<workload::text_options> keys{table, "texts", section_of(&options::texts)};
-  using o = workload::text_options;
+  job::section_keys<text_options> keys{table, "texts", section_of(&options::texts)};
+  using o = text_options;
   keys.choice(
       "spread", &o::spread,
       {name(text_spread::padded), name(text_spread::uniform), name(text_spread::histogram)},
       "Distribution of the number of text tokens in a sample. `padded`: every sample, with its "
       "images, has `cost.sequence_tokens`. Otherwise it has the tokens of its text and of its "
       "images. `uniform`: 1 to 2 * `mean` - 1; `histogram`: as often as the file says.");
-  keys.number("mean", &o::mean, {1, workload::text_tokens_max / 2.0}, "tokens",
+  keys.number("mean", &o::mean, {1, text_tokens_max / 2.0}, "tokens",
               "uniform: mean number of text tokens, before the cut at `most`.");
-  keys.integer("most", &o::most, {1, workload::text_tokens_max}, "tokens",
+  keys.integer("most", &o::most, {1, text_tokens_max}, "tokens",
                "Maximum number of text tokens in a sample; longer texts are cut.");
   table.push_back({"texts.histogram", "a file, or nothing", "",
                    "histogram: CSV file with columns tokens,count: for each length, in increasing "
@@ -149,9 +149,8 @@ void add_texts(std::vector<job::key>& table) {
 }
 
 void add_experts(std::vector<job::key>& table) {
-  using workload::expert_spread;
-  job::section_keys<workload::expert_options> keys{table, "experts", section_of(&options::experts)};
-  using o = workload::expert_options;
+  job::section_keys<expert_options> keys{table, "experts", section_of(&options::experts)};
+  using o = expert_options;
   keys.choice(
       "spread", &o::spread, {name(expert_spread::even), name(expert_spread::dirichlet)},
       "Distribution of the tokens over the experts of a layer, for each microbatch. `even`: "

@@ -1,3 +1,4 @@
+/// The keys that a study adds to jobs, and their checks.
 #pragma once
 
 #include <vector>
@@ -10,7 +11,7 @@ namespace rrfp::study {
 /// The keys that a study adds.
 std::vector<job::key> keys();
 
-/// Whether their values fit each other and the job.
+/// Whether the values of these keys fit each other and the job.
 status check(const job::job& j, const job::provenance& from);
 
 }  // namespace rrfp::study

@@ -2,7 +2,9 @@
 
 #include <rrfp/simulate/keyed_random.hpp>
 
-namespace rrfp::workload {
+namespace rrfp::study {
+
+using namespace workload;
 
 namespace {
 
@@ -45,4 +47,4 @@ load load_source::of(step_id step, std::uint64_t microbatch) const {
   return l;
 }
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

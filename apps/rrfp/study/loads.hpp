@@ -5,7 +5,10 @@
 #include <rrfp/study/spreads.hpp>
 #include <rrfp/workload/model.hpp>
 
-namespace rrfp::workload {
+namespace rrfp::study {
+
+using workload::load;
+using workload::model;
 
 /// A pure function of the step and the microbatch. Thread-safe.
 class load_source {
@@ -32,4 +35,4 @@ class load_source {
   std::uint64_t seed_;
 };
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace rrfp::workload {
+namespace rrfp::study {
 
 double transfer_s(const link& l, double bytes, double shared_by) {
   return l.latency_s + bytes * shared_by / l.bandwidth;
@@ -17,4 +17,4 @@ double kernel_s(const machine& m, double flops, double bytes) {
   return std::max(flops / (m.tflops * 1e12), bytes / (m.memory_gb_s * 1e9)) / m.efficiency;
 }
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

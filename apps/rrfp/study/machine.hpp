@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace rrfp::workload {
+namespace rrfp::study {
 
 struct link {
   double bandwidth = 0;  ///< bytes/s, one way
@@ -47,4 +47,4 @@ double all_reduce_s(const link& l, double bytes, std::uint32_t ranks, double sha
 /// Seconds of a kernel: the longer of its compute time and its memory time.
 double kernel_s(const machine& m, double flops, double bytes);
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

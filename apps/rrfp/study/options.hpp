@@ -24,7 +24,7 @@ struct dispatch_options {
 
 /// Further keys of [cost].
 struct cost_options {
-  /// Name of a workload::preset(), a model whose times and bytes on [machine] replace the times of
+  /// Name of a preset(), a model whose times and bytes on [machine] replace the times of
   /// [cost]; empty: none.
   std::string preset;
   /// Preset only: samples per microbatch.
@@ -38,12 +38,12 @@ struct cost_options {
 struct options {
   dispatch_options dispatch;
   cost_options cost;
-  workload::machine machine;
+  study::machine machine;
   /// The samples of cost.preset; drawn with jitter.seed.
-  workload::image_counts images;
+  image_counts images;
   /// The path is absolute; the file was read with the job.
-  workload::text_options texts;
-  workload::expert_options experts;
+  text_options texts;
+  expert_options experts;
 };
 
 /// The keys of all jobs, and those of studies: further ones of [dispatch], [jitter] and [cost], and

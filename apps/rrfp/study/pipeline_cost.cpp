@@ -9,7 +9,9 @@
 #include <rrfp/base/check.hpp>
 #include <rrfp/workload/partition.hpp>
 
-namespace rrfp::workload {
+namespace rrfp::study {
+
+using namespace workload;
 
 namespace {
 
@@ -291,4 +293,4 @@ double pipeline_cost::gradient_exchange_ms() const {
   return 1e3 * slowest;
 }
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

@@ -24,7 +24,10 @@
 #include <rrfp/study/machine.hpp>
 #include <rrfp/workload/model.hpp>
 
-namespace rrfp::workload {
+namespace rrfp::study {
+
+using workload::load;
+using workload::model;
 
 struct part_cost {
   double forward_ms = 0;
@@ -107,4 +110,4 @@ class pipeline_cost {
   std::vector<std::uint32_t> cuts_;
 };
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

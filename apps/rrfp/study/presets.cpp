@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <iterator>
 
-namespace rrfp::workload {
+namespace rrfp::study {
+
+using namespace workload;
 
 namespace {
 
@@ -82,4 +84,4 @@ std::optional<model> preset(std::string_view name) {
   return std::nullopt;
 }
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

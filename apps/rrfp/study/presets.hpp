@@ -35,11 +35,13 @@
 
 #include <rrfp/workload/model.hpp>
 
-namespace rrfp::workload {
+namespace rrfp::study {
+
+using workload::model;
 
 std::span<const std::string_view> preset_names();
 
 /// The model with this name; nothing for any other name.
 std::optional<model> preset(std::string_view name);
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

@@ -16,8 +16,8 @@ namespace {
 /// The costs of cost.preset; microbatches are numbered over all replicas.
 class preset_costs final : public simulate::microbatch_costs {
  public:
-  preset_costs(const job::job& j, const options& o,
-               std::shared_ptr<const workload::pipeline_cost> model, replica_id replica)
+  preset_costs(const job::job& j, const options& o, std::shared_ptr<const pipeline_cost> model,
+               replica_id replica)
       : model_(std::move(model)),
         loads_(model_->described(), o.cost.samples, o.images, o.texts, o.experts, j.jitter.seed),
         tells_shapes_(o.cost.shape_messages && loads_.shapes_vary() && blocks_messages(j)),
@@ -52,7 +52,7 @@ class preset_costs final : public simulate::microbatch_costs {
 
  private:
   struct costs_of_microbatch {
-    std::vector<workload::part_cost> stages;
+    std::vector<part_cost> stages;
     std::vector<double> messages_ms;  ///< by lower stage
   };
   using costs_of_step = std::vector<costs_of_microbatch>;
@@ -75,8 +75,8 @@ class preset_costs final : public simulate::microbatch_costs {
     });
   }
 
-  const std::shared_ptr<const workload::pipeline_cost> model_;
-  const workload::load_source loads_;
+  const std::shared_ptr<const pipeline_cost> model_;
+  const load_source loads_;
   const bool tells_shapes_;
   const std::uint32_t microbatches_;
   const std::uint64_t first_;
@@ -126,13 +126,18 @@ const job::schema& schema() {
 
 job::job new_job() { return schema().defaults(); }
 
-const options& options_of(const job::job& j) {
-  const auto* const of_study = std::any_cast<options>(&j.extra);
+namespace {
+
+auto& options_in(auto& extra) {
+  auto* const of_study = std::any_cast<options>(&extra);
   RRFP_CHECK(of_study != nullptr, "the job was read with the schema of studies");
   return *of_study;
 }
 
-options& options_of(job::job& j) { return const_cast<options&>(options_of(std::as_const(j))); }
+}  // namespace
+
+options& options_of(job::job& j) { return options_in(j.extra); }
+const options& options_of(const job::job& j) { return options_in(j.extra); }
 
 bool blocks_messages(const job::job& j) {
   return options_of(j).dispatch.messages == messages_kind::blocking;

@@ -25,7 +25,7 @@ class keyed_random;
 
 }  // namespace rrfp::weather
 
-namespace rrfp::workload {
+namespace rrfp::study {
 
 /// padded: every sample has the tokens of the preset, whatever its text. uniform: 1 to 2 `mean` -
 /// 1, all equally likely. histogram: as often as `bins` says. All are cut at `most`, and at
@@ -103,4 +103,4 @@ std::vector<double> shares_of_experts(const expert_options& options, std::uint64
                                       step_id step, std::uint64_t microbatch, std::uint32_t layer,
                                       std::uint32_t experts);
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

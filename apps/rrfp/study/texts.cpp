@@ -11,7 +11,7 @@
 #include <rrfp/base/printable.hpp>
 #include <rrfp/simulate/keyed_random.hpp>
 
-namespace rrfp::workload {
+namespace rrfp::study {
 
 namespace {
 
@@ -104,4 +104,4 @@ std::uint32_t draw_text(const text_options& options, weather::keyed_random& rand
   return static_cast<std::uint32_t>(std::clamp(tokens, 1.0, double{1} * options.most));
 }
 
-}  // namespace rrfp::workload
+}  // namespace rrfp::study

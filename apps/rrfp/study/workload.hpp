@@ -9,6 +9,6 @@
 namespace rrfp::study {
 
 /// Null without a preset. Error: more stages than the model has parts. The preset must exist.
-result<std::shared_ptr<const workload::pipeline_cost>> workload_of(const job::job& j);
+result<std::shared_ptr<const pipeline_cost>> workload_of(const job::job& j);
 
 }  // namespace rrfp::study

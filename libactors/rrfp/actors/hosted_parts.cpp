@@ -115,8 +115,7 @@ status hosted_parts::check_forwards_in_order(const policy& hint, dispatch_mode m
         "its forward changes buffers, which would differ between replicas: expected "
         "pipeline.replicas = 1"};
   if (setup_.limits.front().run_ahead != 0)
-    return error{
-        "its forward changes buffers, so forwards run in order: expected dispatch.run_ahead = 0"};
+    return error{"its forward changes buffers, so forwards run in order: expected no run-ahead"};
   if (mode != dispatch_mode::in_order) return success();
   std::vector<std::uint32_t> next(setup_.shape.chunks);
   for (const auto& t : obeyed_order(hint, setup_.shape))

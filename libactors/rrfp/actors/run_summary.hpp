@@ -58,7 +58,7 @@ struct stage_summary {
   /// of their own.
   compute::memory_counts device_memory = {};
   double busy_ms = 0;        ///< in tasks, injected delays included
-  double blocked_ms = 0;     ///< with outputs that had not left (output_gate)
+  double blocked_ms = 0;     ///< after tasks, for the output_gate
   double launch_gap_ms = 0;  ///< idle with a ready task: the runtime's own time
   /// Waits of wait_cause::ranks, and of ranks that had ended a task for those that had not.
   double ranks_ms = 0;

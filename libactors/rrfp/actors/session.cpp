@@ -225,9 +225,10 @@ class session::impl {
     } else {
       wire = make_in_process_transport();
     }
+    if (setup_.wrap_transport) wire = setup_.wrap_transport(std::move(wire));
+    if (wire == nullptr) return error{"wrap_transport returned null", error_kind::failed};
     context.wire = with_delays(setup_, std::move(wire));
-    if (setup_.wrap_transport) context.wire = setup_.wrap_transport(std::move(context.wire));
-    if (context.wire == nullptr) return error{"wrap_transport returned null", error_kind::failed};
+    if (setup_.wrap_outputs) context.wire = setup_.wrap_outputs(std::move(context.wire));
     if (context.copies)
       context.wire->bind(copies_at(node()), [copies = context.copies.get()](message m) {
         copies->on_piece(std::move(m));

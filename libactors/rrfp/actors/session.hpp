@@ -165,9 +165,11 @@ struct session_setup {
   /// If no task finishes for this long, the run ends with a hang report. 0: never.
   double hang_timeout_s = 60;
   bool record_transcripts = false;
-  /// Wraps or replaces the transport between ranks, which it receives with its injected delays.
-  /// Empty: not changed.
+  /// Wraps or replaces the transport between ranks, which it receives. Empty: not changed.
   std::function<std::unique_ptr<transport>(std::unique_ptr<transport>)> wrap_transport;
+  /// Wraps this transport and its injected delays, for a transport with an output_gate. Empty: not
+  /// changed.
+  std::function<std::unique_ptr<transport>(std::unique_ptr<transport>)> wrap_outputs;
   /// Filled during the run; may be null. Must outlive the session.
   trace_recorder* trace = nullptr;
   /// The name of the run in metrics and reports.

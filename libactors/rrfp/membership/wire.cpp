@@ -18,9 +18,9 @@ std::string difference(const job_identity& expected, const job_identity& receive
   if (expected.job_id != received.job_id)
     return differ("job", "'" + expected.job_id + "'", "'" + received.job_id + "'");
   if (expected.job_hash != received.job_hash)
-    return differ(
-        "job hash", fmt::format("{:016x}", expected.job_hash),
-        fmt::format("{:016x} (the job files or their overrides differ)", received.job_hash));
+    return differ("job hash", fmt::format("{:016x}", expected.job_hash),
+                  fmt::format("{:016x} (the job files, their overrides or the programs differ)",
+                              received.job_hash));
   if (expected.nodes != received.nodes)
     return differ("number of nodes", expected.nodes, received.nodes);
   if (expected.vector_instructions != received.vector_instructions)

@@ -21,8 +21,9 @@ struct message {
 
 using message_sink = std::function<void(message)>;
 
-/// Decides when the outputs of tasks leave, in place of sending them at once. Thread-safe; no
-/// function blocks.
+/// Decides when the outputs of tasks leave, in place of sending them at once. It belongs to a
+/// transport, and may send messages of the kind payload::signal, which only such a transport
+/// understands, to the same ranks. Thread-safe; no function blocks.
 class output_gate {
  public:
   virtual ~output_gate() = default;
@@ -51,7 +52,8 @@ class transport {
   virtual bool takes_device_memory(const rank_address& /*to*/) const { return false; }
   /// Drops messages in flight. No sink is called after it has returned.
   virtual void close() = 0;
-  /// Null: outputs are sent at once. Lives as long as this.
+  /// Null: outputs are sent at once. Lives as long as this. A wrapper hides the gate of what it
+  /// wraps.
   virtual output_gate* gate() { return nullptr; }
 };
 

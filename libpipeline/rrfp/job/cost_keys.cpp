@@ -1,5 +1,5 @@
 /// The keys of [cost].
-#include "schema.hpp"
+#include "schema_parts.hpp"
 
 namespace rrfp::job {
 

@@ -86,7 +86,8 @@ struct job {
   std::any extra;
 };
 
-/// The keys of the runtime, which every program knows (rrfp/job/schema.hpp).
+/// The keys of the runtime, which every program knows (rrfp/job/schema.hpp). Only programs of
+/// this tree have others: the headers of schemas are not installed.
 const schema& runtime_schema();
 
 /// "FILE:LINE: KEY: message", for an error that is found after loading, for example in a file that
@@ -111,12 +112,12 @@ inline constexpr std::size_t job_bytes_max = std::size_t{1} << 20;
 /// outlive the job.
 result<job> load_job(const std::string& path, const policy_registry& policies,
                      std::span<const std::string> overrides = {}, job_use use = job_use::train,
-                     const schema& keys = runtime_schema());
+                     const schema& known = runtime_schema());
 
 /// The same for a text in memory; `source_name` replaces the path in errors.
 result<job> parse_job(std::string_view text, const std::string& source_name,
                       const policy_registry& policies, std::span<const std::string> overrides = {},
-                      job_use use = job_use::train, const schema& keys = runtime_schema());
+                      job_use use = job_use::train, const schema& known = runtime_schema());
 
 /// One job for each variant, with its name; the job itself if it has no variants. Each variant gets
 /// a subfolder of checkpoint.dir with its name. `j` must come from load_job(): an invalid setting
@@ -134,7 +135,7 @@ memory_limit effective_limit(const job& j, stage_id stage);
 std::optional<data_options> held_out_data(const job& j);
 
 /// The number of layers of each part of [model] with [vision], by virtual stage, as pipeline.cuts
-/// says; evenly if an extension of the schema replaces the costs, and pipeline.cuts is about them.
+/// says. Evenly if an extension of the schema replaces the costs: then pipeline.cuts divides those.
 /// Requires at least as many layers as parts.
 std::vector<std::uint32_t> layers_of_parts(const job& j);
 
@@ -151,7 +152,7 @@ struct part_times {
 /// stage or virtual stage.
 bool has_layer_times(const job& j);
 /// What [cost] expects of each part, by virtual stage, on the device of its stage: if it has values
-/// by layer, the sums over the layers of the part. Not if they are replaced (extension::costs()).
+/// by layer, the sums over the layers of the part. Requires that no extension replaces the costs.
 std::vector<part_times> times_of_parts(const job& j);
 /// The entry of cost.speed for a stage.
 double speed_of(const job& j, stage_id stage);
@@ -175,9 +176,9 @@ std::vector<setting> changes(const job& j);
 std::string to_toml(const job& j);
 
 /// All keys with type, default and meaning, as one page of Markdown.
-std::string job_reference_markdown(const schema& keys = runtime_schema());
+std::string job_reference_markdown(const schema& known = runtime_schema());
 
 /// The same as plain text lines, for a terminal.
-std::string job_reference_text(const schema& keys = runtime_schema());
+std::string job_reference_text(const schema& known = runtime_schema());
 
 }  // namespace rrfp::job

@@ -4,7 +4,7 @@
 
 #include <rrfp/base/check.hpp>
 
-#include "schema.hpp"
+#include "schema_parts.hpp"
 
 namespace rrfp::job {
 
@@ -50,10 +50,10 @@ result<value> schema::read_value_of(const key& k, const value& given, const fs::
 
 status overrides::add(const entry& e, const std::string& source) {
   const auto from = at_line(source, e.line);
-  const auto k = keys_->table().key_of(e, from);
+  const auto k = known_->table().key_of(e, from);
   if (!k) return k.failure();
   if (*k == nullptr) return success();
-  auto read = keys_->read_value_of(**k, e.content, fs::path{source}.parent_path(), from);
+  auto read = known_->read_value_of(**k, e.content, fs::path{source}.parent_path(), from);
   if (!read) return read.failure();
   if ((*k)->path != "cost.profile") {
     all_.push_back({*k, std::move(*read), from});
@@ -63,7 +63,7 @@ status overrides::add(const entry& e, const std::string& source) {
   if (!times) return from.blame((*k)->path, times.message());
   // Below the settings of the file itself.
   for (const auto& t : *times)
-    all_.insert(all_.begin(), {keys_->find(t.key), *read_value(t.value), from});
+    all_.insert(all_.begin(), {known_->find(t.key), *read_value(t.value), from});
   return success();
 }
 

@@ -17,7 +17,7 @@ std::string absolute_path(const std::filesystem::path& folder, const std::string
 class overrides {
  public:
   /// The schema must outlive this.
-  explicit overrides(const schema& keys) : keys_(&keys) {}
+  explicit overrides(const schema& known) : known_(&known) {}
 
   /// Reads `section.key = value`. Relative paths are relative to the folder of `source`. A section
   /// itself sets nothing. Error: "SOURCE:LINE: KEY: ...", as for a job file.
@@ -39,7 +39,7 @@ class overrides {
     value content;
     origin from;
   };
-  const schema* keys_;
+  const schema* known_;
   std::vector<one> all_;
 };
 

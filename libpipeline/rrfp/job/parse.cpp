@@ -9,7 +9,7 @@
 #include <rrfp/job/overrides.hpp>
 #include <rrfp/job/provenance.hpp>
 #include <rrfp/job/toml_reader.hpp>
-#include "schema.hpp"
+#include "schema_parts.hpp"
 #include "validate.hpp"
 
 namespace rrfp::job {
@@ -24,18 +24,18 @@ constexpr std::size_t variants_max = 64;
 struct draft {
   job made;
   provenance from;
-  const schema& keys;
+  const schema& known;
 };
 
 /// The key of an entry; null for an entry that sets nothing: a section itself, an empty compare.
-result<const key*> key_of(const schema& keys, const entry& e, const origin& from) {
+result<const key*> key_of(const schema& known, const entry& e, const origin& from) {
   const auto name = e.name();
   if (name == "compare") {
     const auto* list = std::get_if<value_list>(&e.content.data);
     if (list != nullptr && list->empty()) return nullptr;
     return from.blame(name, "expected [[compare]] tables, got " + describe(e.content));
   }
-  return keys.table().key_of(e, from);
+  return known.table().key_of(e, from);
 }
 
 status assign(draft& d, const key& k, const value& given, const fs::path& folder,
@@ -58,7 +58,7 @@ bool overlap(const key& a, const key& b) {
 void skip_comparison(draft& d, const key& given, const std::string& override_text) {
   for (const auto& v : d.made.compare)
     for (const auto& s : v.settings) {
-      if (!overlap(*d.keys.find(s.key), given)) continue;
+      if (!overlap(*d.known.find(s.key), given)) continue;
       d.made.notes.push_back("--set " + override_text + ": variant " + in_quotes(v.name) +
                              " sets " + s.key +
                              " as well; [[compare]] is skipped and the job runs once");
@@ -73,7 +73,7 @@ status assign_all(draft& d, const std::vector<entry>& entries, const fs::path& f
   for (const bool short_forms : {true, false})
     for (const auto& e : entries) {
       const auto from = at_line(d.made.source, e.line);
-      const auto k = key_of(d.keys, e, from);
+      const auto k = key_of(d.known, e, from);
       if (!k) return k.failure();
       if (*k == nullptr || !(*k)->get != short_forms) continue;
       if (auto done = assign(d, **k, e.content, folder, from); !done) return done;
@@ -91,10 +91,10 @@ status assign_override(draft& d, const std::string& text) {
     return from.blame("", "expected section.key=value");
   const auto path = text.substr(0, equals);
   const auto word = text.substr(equals + 1);
-  const auto* k = d.keys.find(path);
+  const auto* k = d.known.find(path);
   if (k == nullptr) {
     const auto dot = path.find('.');
-    const auto& table = d.keys.table();
+    const auto& table = d.known.table();
     return from.blame("", dot == std::string::npos
                               ? table.unknown_name("", path)
                               : table.unknown_name(path.substr(0, dot), path.substr(dot + 1)));
@@ -108,12 +108,12 @@ status assign_override(draft& d, const std::string& text) {
 
 /// `key = value` with the value in the form in which the job holds it: absolute paths, canonical
 /// numbers. A profile becomes the times that it sets, so that it is read once.
-status read_settings(const schema& keys, const entry& e, const fs::path& folder, const origin& from,
-                     std::vector<setting>& to) {
-  const auto k = key_of(keys, e, from);
+status read_settings(const schema& known, const entry& e, const fs::path& folder,
+                     const origin& from, std::vector<setting>& to) {
+  const auto k = key_of(known, e, from);
   if (!k) return k.failure();
   if (*k == nullptr) return success();
-  const auto read = keys.read_value_of(**k, e.content, folder, from);
+  const auto read = known.read_value_of(**k, e.content, folder, from);
   if (!read) return read.failure();
   if ((*k)->path == "cost.profile") {
     auto times = read_profile(std::get<std::string>(read->data));
@@ -125,12 +125,12 @@ status read_settings(const schema& keys, const entry& e, const fs::path& folder,
   return success();
 }
 
-result<variant> read_variant(const schema& keys, const table_entries& table,
+result<variant> read_variant(const schema& known, const table_entries& table,
                              const std::string& source, const fs::path& folder) {
   variant made;
   for (const auto& e : table.entries) {
     const auto from = at_line(source, e.line);
-    if (auto read = read_settings(keys, e, folder, from, made.settings); !read)
+    if (auto read = read_settings(known, e, folder, from, made.settings); !read)
       return read.failure();
     if (e.name() != "name") continue;
     made.name = std::get<std::string>(e.content.data);
@@ -143,7 +143,7 @@ result<variant> read_variant(const schema& keys, const table_entries& table,
 status read_compare(draft& d, const document& doc, const fs::path& folder) {
   const auto& source = d.made.source;
   for (const auto& table : doc.lists.front()) {
-    auto made = read_variant(d.keys, table, source, folder);
+    auto made = read_variant(d.known, table, source, folder);
     if (!made) return made.failure();
     const auto from = at_line(source, table.line);
     for (const auto& other : d.made.compare)
@@ -246,13 +246,13 @@ status validate_all(const draft& d, const document& doc, const policy_registry& 
 
 result<job> parse_job(std::string_view text, const std::string& source_name,
                       const policy_registry& policies, std::span<const std::string> settings,
-                      job_use use, const schema& keys) {
+                      job_use use, const schema& known) {
   constexpr std::string_view lists[] = {"compare"};
   const auto doc = read_toml(text, source_name, lists);
   if (!doc) return doc.failure();
   const fs::path file{source_name};
   const auto folder = file.parent_path();
-  draft d{keys.defaults(), provenance{source_name}, keys};
+  draft d{known.defaults(), provenance{source_name}, known};
   d.made.source = source_name;
   d.made.name = file.has_stem() ? file.stem().string() : "job";
   if (auto done = assign_all(d, doc->entries, folder); !done) return done.failure();
@@ -269,10 +269,10 @@ result<job> parse_job(std::string_view text, const std::string& source_name,
 }
 
 result<job> load_job(const std::string& path, const policy_registry& policies,
-                     std::span<const std::string> settings, job_use use, const schema& keys) {
+                     std::span<const std::string> settings, job_use use, const schema& known) {
   const auto text = files::read_text_file(path, job_bytes_max, "a job file");
   if (!text) return text.failure();
-  return parse_job(*text, path, policies, settings, use, keys);
+  return parse_job(*text, path, policies, settings, use, known);
 }
 
 status check_job(const job& j, const policy_registry& policies, job_use use) {

@@ -1,4 +1,4 @@
-#include "schema.hpp"
+#include "schema_parts.hpp"
 
 #include <rrfp/io/text_file.hpp>
 
@@ -15,8 +15,7 @@ result<std::vector<setting>> read_profile(const std::string& path) {
     const auto from = at_line(path, e.line);
     const auto k = runtime_schema().table().key_of(e, from);
     const bool is_time = e.path[0] == "cost" && (e.path.size() == 1 || e.name().ends_with("_ms"));
-    if (!is_time && (k || e.path[0] != "cost"))
-      return from.blame(e.name(), "expected only the times of [cost] in a profile");
+    if (!is_time) return from.blame(e.name(), "expected only the times of [cost] in a profile");
     if (!k) return k.failure();
     if (*k == nullptr) continue;
     if (const auto set = (*k)->set(scratch, e.content); !set)

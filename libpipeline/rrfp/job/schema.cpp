@@ -1,4 +1,4 @@
-#include "schema.hpp"
+#include "schema_parts.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -254,7 +254,7 @@ std::vector<section_info> make_sections() {
   };
 }
 
-/// Behind the other keys of its section.
+/// Inserts a key behind the others of its section.
 void add(std::vector<key>& table, key more) {
   const auto last = std::find_if(table.rbegin(), table.rend(),
                                  [&](const auto& k) { return k.section() == more.section(); });

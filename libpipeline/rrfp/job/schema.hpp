@@ -21,7 +21,8 @@ template <class Section>
 using section_keys = basic_section_keys<job, Section>;
 
 /// What a program adds to the jobs that it reads, such as the keys of a study, of which the runtime
-/// knows nothing. All functions are pure and thread-safe.
+/// knows nothing. These keys change no losses and no weights, so a checkpoint does not depend on
+/// them. All functions are pure and thread-safe.
 class extension {
  public:
   virtual ~extension() = default;
@@ -42,7 +43,7 @@ class extension {
                                                                   replica_id replica) const = 0;
   /// Changes what effective_limit() gives.
   virtual void limit(const job& j, memory_limit& of_stage) const = 0;
-  /// How a simulation sends messages.
+  /// How a simulation sends messages. A session does not know it (session_setup::wrap_outputs).
   virtual simulate::transport messages(const job& j) const = 0;
 };
 
@@ -51,6 +52,8 @@ class schema {
  public:
   /// `more` may be null.
   explicit schema(std::unique_ptr<const extension> more);
+  schema(const schema&) = delete;
+  schema& operator=(const schema&) = delete;
 
   const key_table<job>& table() const { return table_; }
   /// In the order of the reference and of the dump.
@@ -77,26 +80,11 @@ const schema& schema_of(const job& j);
 /// Whether an extension of it replaces the times of [cost].
 bool has_other_costs(const job& j);
 
-/// Upper bounds, which only protect sums from overflow.
+/// The upper bound of times, which only protects sums from overflow.
 inline constexpr double ms_max = 1e6;
-inline constexpr std::int64_t count_max = 1'000'000'000;
-/// Adds [model], [vision], [data], [eval] and [train].
-void add_training_keys(std::vector<key>& table);
-/// Adds [jitter].
-void add_weather_keys(std::vector<key>& table);
-/// Adds [cost].
-void add_cost_keys(std::vector<key>& table);
 
 /// Whether `stage` is below `end`; the error is about `key`, which names it.
 status check_stage(std::string_view key, std::uint32_t stage, std::uint32_t end,
                    const provenance& from);
-
-/// The value with absolute paths. Error: not UTF-8.
-result<value> resolved(const key& k, value v, const std::filesystem::path& folder,
-                       const origin& from);
-
-/// The times that a profile sets: a file that holds those of [cost]. Error: names the file, and the
-/// line of a bad key.
-result<std::vector<setting>> read_profile(const std::string& path);
 
 }  // namespace rrfp::job

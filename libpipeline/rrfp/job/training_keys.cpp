@@ -1,5 +1,5 @@
 /// The keys of what is trained, on what, and how.
-#include "schema.hpp"
+#include "schema_parts.hpp"
 
 namespace rrfp::job {
 

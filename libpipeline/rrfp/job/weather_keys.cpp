@@ -1,5 +1,5 @@
 /// The keys of [jitter].
-#include "schema.hpp"
+#include "schema_parts.hpp"
 
 namespace rrfp::job {
 

@@ -90,8 +90,8 @@ struct launch_done {
   std::int64_t end = 0;
   std::int64_t delay = 0;  ///< injected part
   std::int64_t late = 0;   ///< the last part, by which a timer was late to end the task
-  /// When the rank was let go on, if it waited for its output to leave; else 0.
-  std::int64_t received = 0;
+  /// When the gate let the rank go on; 0: at once.
+  std::int64_t released = 0;
   std::int64_t held_bytes = 0;
   compute::memory_counts device_memory = {};  ///< zeroes if the device has none
 };
@@ -118,7 +118,7 @@ struct stage_step_ended {
   compute::memory_counts device_memory = {};  ///< the most of a rank's device
   // Means over the ranks:
   std::int64_t busy = 0;     ///< in tasks
-  std::int64_t blocked = 0;  ///< after tasks, until their output had left (output_gate)
+  std::int64_t blocked = 0;  ///< after tasks, until the gate let the rank go on
   std::int64_t behind = 0;   ///< after tasks, until all ranks had ended them
   /// Free, while the stage waited for nothing; the maximum over the ranks.
   std::int64_t launch_gap = 0;
@@ -232,7 +232,7 @@ auto fields(auto f, begin_step& x) { return f(x.step, x.purpose, x.microbatches)
 auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank); }
 auto fields(auto f, run_launch& x) { return f(x.step, x.launched); }
 auto fields(auto f, launch_done& x) {
-  return f(x.step, x.launched, x.rank, x.begin, x.end, x.delay, x.late, x.received, x.held_bytes,
+  return f(x.step, x.launched, x.rank, x.begin, x.end, x.delay, x.late, x.released, x.held_bytes,
            x.device_memory);
 }
 auto fields(auto f, end_step& x) { return f(x.step); }

@@ -185,7 +185,7 @@ void stage_supervisor::count_time(const launch_done& m) {
     time.in_weight += m.end - m.begin;
     time.weights += m.launched.piece.is_last();
   }
-  time.free_since = std::max(m.end, m.received);
+  time.free_since = std::max(m.end, m.released);
   time.blocked += time.free_since - m.end;
   time.waited_before = waited_;
 }

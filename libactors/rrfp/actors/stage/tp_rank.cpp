@@ -113,7 +113,7 @@ class execution {
       return post(rank->supervisor, done_);
     }
     gate->send_output({destination(), std::move(output_)}, [rank = rank, done = done_]() mutable {
-      done.received = rank->context->now();
+      done.released = rank->context->now();
       post(rank->supervisor, done);
     });
   }
@@ -212,6 +212,8 @@ void tp_rank::on_tensor(message& m) {
     return;
   }
   if (h.kind == payload::opened_sum) return on_opened_sum(m);
+  if (!is_input(h.kind))
+    return setup_->fail("a message came that is no input of a task: has each node the same gate?");
   const auto& shape = setup_->context->setup.shape;
   if (h.mb.value() >= microbatches_max || h.chunk.value() >= shape.chunks)
     return setup_->fail(

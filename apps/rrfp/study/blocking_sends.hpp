@@ -22,7 +22,7 @@ struct session_setup;
 
 }  // namespace rrfp::actors
 
-namespace rrfp::experiment {
+namespace rrfp::study {
 
 /// The session's sends block. It must be in mode in-order, without lookahead.
 void block_sends(actors::session_setup& setup);
@@ -31,7 +31,7 @@ void block_sends(actors::session_setup& setup);
 /// says so.
 void prepare_session(const job::job& j, actors::session_setup& setup);
 
-/// `make_policy`: of the session. Thread-safe.
+/// `make_policy` is that of the session. Thread-safe.
 class blocking_transport final : public actors::transport, public actors::output_gate {
  public:
   blocking_transport(std::unique_ptr<actors::transport> inner, const pipeline_shape& shape,
@@ -90,4 +90,4 @@ class blocking_transport final : public actors::transport, public actors::output
   std::map<message_key, transfer> transfers_;
 };
 
-}  // namespace rrfp::experiment
+}  // namespace rrfp::study

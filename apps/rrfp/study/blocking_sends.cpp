@@ -1,4 +1,4 @@
-#include "blocking_sends.hpp"
+#include <rrfp/study/blocking_sends.hpp>
 
 #include <cstdint>
 #include <utility>
@@ -8,7 +8,7 @@
 #include <rrfp/core/sequence.hpp>
 #include <rrfp/study/options.hpp>
 
-namespace rrfp::experiment {
+namespace rrfp::study {
 
 using actors::message;
 using actors::message_header;
@@ -33,14 +33,16 @@ message signal_about(const message_header& input, bool received) {
 }  // namespace
 
 void block_sends(actors::session_setup& setup) {
-  setup.wrap_transport = [shape = setup.shape, make_policy = setup.rule.make_policy](
-                             std::unique_ptr<actors::transport> inner) {
+  RRFP_CHECK(setup.rule.mode == dispatch_mode::in_order && setup.lookahead == 0,
+             "sends block in mode in-order without lookahead");
+  setup.wrap_outputs = [shape = setup.shape, make_policy = setup.rule.make_policy](
+                           std::unique_ptr<actors::transport> inner) {
     return std::make_unique<blocking_transport>(std::move(inner), shape, make_policy);
   };
 }
 
 void prepare_session(const job::job& j, actors::session_setup& setup) {
-  if (study::blocks_messages(j)) block_sends(setup);
+  if (blocks_messages(j)) block_sends(setup);
 }
 
 blocking_transport::message_key blocking_transport::key_of(const message_header& h) {
@@ -58,6 +60,7 @@ void blocking_transport::bind(rank_address address, actors::message_sink sink) {
 void blocking_transport::deliver(message m, const actors::message_sink& sink) {
   const auto header = m.header;
   if (header.kind == payload::signal) {
+    RRFP_CHECK(m.tensor.bytes() == 1, "a signal has one byte");
     const auto said = *static_cast<const std::uint8_t*>(m.tensor.data);
     const message_key key{header.step, static_cast<payload>(said & ~received_bit), header.mb,
                           header.chunk, header.from};
@@ -167,4 +170,4 @@ void blocking_transport::received(const message_key& key) {
   if (go_on) go_on();
 }
 
-}  // namespace rrfp::experiment
+}  // namespace rrfp::study
