@@ -35,10 +35,7 @@ struct configuration {
 
 void block_sends(pipeline_options& options, const job::job& j) {
   const auto dispatch = plan::make_dispatch_plan(j, policies::registry()).value();
-  options.wrap_transport = [shape = dispatch.shape,
-                            make_policy = dispatch.rule.make_policy](auto inner) {
-    return std::make_unique<study::blocking_transport>(std::move(inner), shape, make_policy);
-  };
+  options.wrap_transport = study::blocking_sends(dispatch.shape, dispatch.rule.make_policy);
 }
 
 configuration random_configuration(std::uint64_t seed) {

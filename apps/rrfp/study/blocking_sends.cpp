@@ -32,13 +32,17 @@ message signal_about(const message_header& input, bool received) {
 
 }  // namespace
 
+std::function<std::unique_ptr<actors::transport>(std::unique_ptr<actors::transport>)>
+blocking_sends(const pipeline_shape& shape, const policy_factory& make_policy) {
+  return [shape, make_policy](std::unique_ptr<actors::transport> inner) {
+    return std::make_unique<blocking_transport>(std::move(inner), shape, make_policy);
+  };
+}
+
 void block_sends(actors::session_setup& setup) {
   RRFP_CHECK(setup.rule.mode == dispatch_mode::in_order && setup.lookahead == 0,
              "sends block in mode in-order without lookahead");
-  setup.wrap_outputs = [shape = setup.shape, make_policy = setup.rule.make_policy](
-                           std::unique_ptr<actors::transport> inner) {
-    return std::make_unique<blocking_transport>(std::move(inner), shape, make_policy);
-  };
+  setup.wrap_outputs = blocking_sends(setup.shape, setup.rule.make_policy);
 }
 
 void prepare_session(const job::job& j, actors::session_setup& setup) {
@@ -97,20 +101,15 @@ void blocking_transport::begin_step(const rank_address& rank, step_id step,
 }
 
 void blocking_transport::end_task(const rank_address& rank, step_id step, const task& ended) {
-  if (ended.kind == task_kind::weight) return;
-  {
-    const std::lock_guard lock{mutex_};
-    ++ranks_[rank].next;
-  }
-  post_next(rank, step);
+  if (ended.kind != task_kind::weight) post_next(rank, step);
 }
 
 void blocking_transport::post_next(const rank_address& rank, step_id step) {
   std::optional<task> next;
   {
     const std::lock_guard lock{mutex_};
-    const auto& p = ranks_[rank];
-    if (p.next < p.tasks.size()) next = p.tasks[p.next];
+    auto& p = ranks_[rank];
+    if (p.next < p.tasks.size()) next = p.tasks[p.next++];
   }
   if (!next) return;
   const bool is_forward = next->kind == task_kind::forward;

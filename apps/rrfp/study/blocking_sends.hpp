@@ -24,6 +24,10 @@ struct session_setup;
 
 namespace rrfp::study {
 
+/// Wraps a transport in a blocking_transport.
+std::function<std::unique_ptr<actors::transport>(std::unique_ptr<actors::transport>)>
+blocking_sends(const pipeline_shape& shape, const policy_factory& make_policy);
+
 /// The session's sends block. It must be in mode in-order, without lookahead.
 void block_sends(actors::session_setup& setup);
 
@@ -66,10 +70,10 @@ class blocking_transport final : public actors::transport, public actors::output
     std::optional<actors::message> held;
     std::function<void()> go_on;
   };
-  /// Where a rank is in its sequence of F and B in this step.
+  /// The F and B of a rank in this step.
   struct progress {
     sequence tasks;
-    std::size_t next = 0;
+    std::size_t next = 0;  ///< whose receive is posted next
   };
 
   static message_key key_of(const actors::message_header& h);

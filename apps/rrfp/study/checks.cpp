@@ -1,4 +1,5 @@
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <rrfp/job/value.hpp>

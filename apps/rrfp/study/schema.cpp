@@ -13,6 +13,12 @@ namespace rrfp::study {
 
 namespace {
 
+auto& options_in(auto& extra) {
+  auto* const of_study = std::any_cast<options>(&extra);
+  RRFP_CHECK(of_study != nullptr, "the job was read with the schema of studies");
+  return *of_study;
+}
+
 /// The costs of cost.preset; microbatches are numbered over all replicas.
 class preset_costs final : public simulate::microbatch_costs {
  public:
@@ -125,16 +131,6 @@ const job::schema& schema() {
 }
 
 job::job new_job() { return schema().defaults(); }
-
-namespace {
-
-auto& options_in(auto& extra) {
-  auto* const of_study = std::any_cast<options>(&extra);
-  RRFP_CHECK(of_study != nullptr, "the job was read with the schema of studies");
-  return *of_study;
-}
-
-}  // namespace
 
 options& options_of(job::job& j) { return options_in(j.extra); }
 const options& options_of(const job::job& j) { return options_in(j.extra); }

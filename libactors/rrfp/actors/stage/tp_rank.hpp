@@ -13,7 +13,6 @@
 #include <rrfp/actors/control/messages.hpp>
 #include <rrfp/actors/control/run_context.hpp>
 #include <rrfp/compute/rank_compute.hpp>
-#include <rrfp/core/policy.hpp>
 #include <rrfp/device/device.hpp>
 #include <rrfp/device/rank_groups.hpp>
 #include <rrfp/tp_coord/launch_order.hpp>
