@@ -2,13 +2,18 @@
 /// it can be killed.
 #include <catch2/catch.hpp>
 
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <string>
+#include <thread>
 
 #include <rrfp/actors/run_job.hpp>
+#include <rrfp/compute/without_parameters.hpp>
+#include <rrfp/device/emulated_compute.hpp>
 #include <rrfp/policies/registry.hpp>
 
 #include "program.hpp"
@@ -88,7 +93,10 @@ class telling_program : public job_program {
 
 class small_cluster {
  public:
-  explicit small_cluster(std::uint32_t restarts) : job_(small_job(restarts)) {
+  using change = std::function<void(session_setup&)>;
+
+  explicit small_cluster(std::uint32_t restarts, change change_setup = {})
+      : job_(small_job(restarts)), change_(std::move(change_setup)) {
     REQUIRE(::pipe(steps_) == 0);
     for (std::uint32_t n = 0; n < nodes; ++n) start(n);
   }
@@ -130,6 +138,7 @@ class small_cluster {
     place.node = node_id{n};
     place.port = rendezvous_.port;
     auto setup = make_session_setup(job_, policies::registry(), nullptr);
+    if (change_) change_(*setup);
     const auto o = run_job(
         {job_, {{job_, nullptr, *std::move(setup)}}, place, framework.get(), false}, program);
     std::ofstream{folder_ / std::to_string(n)} << program.text(o);
@@ -138,6 +147,7 @@ class small_cluster {
 
   const test::scratch_folder folder_;
   const job::job job_;
+  const change change_;
   const listening_socket rendezvous_ = listen_on_loopback().value();
   int steps_[2] = {-1, -1};
   std::map<std::uint32_t, pid_t> pids_;
@@ -164,6 +174,58 @@ TEST_CASE("a job goes on after the loss of any node, to the same bits, and ends 
   CHECK(bits_of(c.said(0)) == undisturbed);
   CHECK_THAT(c.said(0), Contains("written 1; losses 0"));
   CHECK_THAT(c.said(1), Contains("written 0; losses 2"));
+}
+
+/// Its first stage fails once, in step 6, as if another rank did not answer a collective.
+class broken_collective final : public compute::without_parameters {
+ public:
+  broken_collective(const pipeline_shape& shape, const rank_address& at)
+      : is_first_(at.stage == stage_id{0}),
+        whole_(shape, at.stage, {[](auto&&...) { return 4; }, 0, at.replica, {}}) {}
+
+  void begin_step(step_id step, compute::step_purpose purpose,
+                  const microbatch_shares& microbatches) override {
+    step_ = step;
+    whole_.begin_step(step, purpose, microbatches);
+  }
+  tensor_buffer run(const launch& l, tensor_buffer input) override {
+    static bool has_failed = false;
+    if (is_first_ && step_ == step_id{6} && !std::exchange(has_failed, true))
+      throw compute::group_error("no answer");
+    return whole_.run(l, std::move(input));
+  }
+  std::vector<compute::microbatch_loss> losses() const override { return whole_.losses(); }
+
+ private:
+  const bool is_first_;
+  step_id step_{};
+  emulated_compute whole_;
+};
+
+void break_collective(session_setup& setup) {
+  setup.emulated.reset();
+  setup.make_compute = [](const session_setup& s, const rank_place& place) {
+    return std::shared_ptr<compute::rank_compute>{
+        std::make_shared<broken_collective>(s.shape, place.address)};
+  };
+}
+
+TEST_CASE("a collective that fails just before a loss is known is its effect") {
+  small_cluster c{1, break_collective};
+  c.wait_for_steps(5);
+  std::this_thread::sleep_for(std::chrono::milliseconds{300});
+  c.kill(1);
+  c.start(1);
+  for (std::uint32_t n = 0; n < nodes; ++n) CHECK(c.end(n) == 0);
+  CHECK_THAT(c.said(0), Contains("written 1; losses 1"));
+}
+
+TEST_CASE("a collective that fails without a loss ends the job on all nodes") {
+  small_cluster c{1, break_collective};
+  for (std::uint32_t n = 0; n < nodes; ++n) {
+    CHECK(c.end(n) == 3);
+    CHECK_THAT(c.said(n), Contains("losses 0; stage 0 rank 0: no answer"));
+  }
 }
 
 TEST_CASE("a job that may not lose a node ends on all nodes with the loss") {

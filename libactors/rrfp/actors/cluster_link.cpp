@@ -144,6 +144,8 @@ void set_routes(ucx_transport& wire, const plan::node_places& places, const sess
                    places.node_of(replica_id{d}, stage_id{s}, rank_id{r}));
 }
 
+suspected suspected_loss(std::string why) { return {{std::move(why), error_kind::node_lost}}; }
+
 /// The transport only knows that the connection failed; the membership may soon know the cause.
 error why_lost(membership& members, error hint) {
   const auto known = members.loss(unexplained_loss_time);
@@ -214,23 +216,23 @@ void cluster_link::watch(const caf::actor& watcher) {
     const std::lock_guard lock{mutex_};
     watcher_ = watcher;
     if (watcher_ && !unreachable_.empty())
-      post(watcher_, node_unreachable{std::exchange(unreachable_, {})});
+      post(watcher_, suspected_loss(std::exchange(unreachable_, {})));
   }
   if (watcher)
     cluster_.members->on_waiting([watcher](node_id n) { post(watcher, node_waits{n}); });
   else
     cluster_.members->on_waiting(nullptr);
   cluster_.members->on_lost([this, watcher](node_id n, std::string why) {
-    wire_.give_up(n, why);
-    if (watcher) post(watcher, node_lost{std::move(why)});
+    // The cause comes before what it lets fail.
+    if (watcher) post(watcher, node_lost{why});
+    wire_.give_up(n, std::move(why));
   });
 }
 
 void cluster_link::report_unreachable(std::string why) {
-  has_lost_connections_ = true;
   const std::lock_guard lock{mutex_};
   if (watcher_)
-    post(watcher_, node_unreachable{std::move(why)});
+    post(watcher_, suspected_loss(std::move(why)));
   else if (unreachable_.empty())
     unreachable_ = std::move(why);
 }

@@ -2,7 +2,6 @@
 /// over their control connections.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -61,13 +60,11 @@ class cluster_link {
   /// until every node has called this: then all actors of all nodes are bound. The error is the
   /// same on all nodes: a node cannot reach another one, was lost, or did not answer in time.
   status meet(const directory& actors);
-  /// Posts node_lost and node_unreachable to `watcher` from now on, also for nodes lost earlier.
+  /// Posts node_lost and suspected to `watcher` from now on, also for nodes lost earlier.
   /// Null: no actor receives them. In any case the transport waits no longer for a lost node.
   void watch(const caf::actor& watcher);
   /// Before the transport is destroyed.
   void end_watch() { cluster_.members->on_lost(nullptr); }
-  /// Whether the transport has lost the connection to another node.
-  bool has_lost_connections() const { return has_lost_connections_; }
   /// Waits until the other nodes have ended too, and gathers all traces on node 0. Returns, on
   /// node 0, what is missing in `trace` and why; empty: nothing is missing.
   std::string finish(trace_recorder* trace);
@@ -81,7 +78,6 @@ class cluster_link {
   const std::chrono::milliseconds limit_;
   /// Whether this node could connect to all others.
   status connected_ = success();
-  std::atomic<bool> has_lost_connections_ = false;
   std::mutex mutex_;
   caf::actor watcher_;
   std::string unreachable_;  ///< what was reported before there was a watcher; empty: nothing

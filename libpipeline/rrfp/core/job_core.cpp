@@ -268,9 +268,11 @@ job_phase job_core::after(const job_event::failed& e) {
 }
 
 job_phase job_core::after(const job_event::suspected& e) {
-  if (suspicion_) return phase_;
-  suspicion_ = e.why;
-  set_timer(job_timer::loss, options_.loss_ms);
+  const bool is_first = !suspicion_;
+  // What has failed before may be an effect of the loss.
+  const auto is_loss = [](const error& why) { return why.kind == error_kind::node_lost; };
+  if (is_first || (is_loss(e.why) && !is_loss(*suspicion_))) suspicion_ = e.why;
+  if (is_first) set_timer(job_timer::loss, options_.loss_ms);
   return phase_;
 }
 

@@ -248,7 +248,7 @@ class job_core {
 
   std::optional<inquiry> inquiry_;
   std::uint64_t inquiries_ = 0;
-  std::optional<error> suspicion_;  ///< the first one
+  std::optional<error> suspicion_;  ///< the first one; rather that of a loss
 };
 
 }  // namespace rrfp

@@ -149,7 +149,8 @@ struct node_waits {
 struct failed {
   error why;
 };
-/// The same, unless the membership reports the cause within the loss time.
+/// The same, unless the cause is reported within the loss time. A loss that is suspected within it
+/// replaces another suspicion.
 struct suspected {
   error why;
 };

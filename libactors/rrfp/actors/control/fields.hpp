@@ -39,6 +39,7 @@ auto fields(auto f, update_applied& x) { return f(x.step); }
 auto fields(auto f, copy_held& x) { return f(x.step, x.failure); }
 auto fields(auto f, report_requested& x) { return f(x.why); }
 auto fields(auto f, failed& x) { return f(x.why.message, x.why.kind); }
+auto fields(auto f, suspected& x) { return f(x.why.message, x.why.kind); }
 auto fields(auto f, interrupted& x) { return f(x.again); }
 auto fields(auto f, drain_asked& x) { return f(x.node); }
 

@@ -12,9 +12,10 @@
 ///   stage -> job                state_restored, stage_step_ended, update_applied,
 ///                               snapshot_taken, snapshot_written, stage_weights, stage_progress
 ///   node -> job                 copies_arrive
-///   any actor -> job            copy_held, failed, interrupted, drain_asked, report_requested
-///   process -> job or node      start, stage_ranks, node_lost, node_unreachable, node_waits,
-///                               interrupted, drain_asked, demanded, report_requested, stop
+///   any actor -> job            copy_held, failed, suspected, interrupted, drain_asked,
+///                               report_requested
+///   process -> job or node      start, stage_ranks, node_lost, suspected, node_waits, interrupted,
+///                               drain_asked, demanded, report_requested, stop
 ///   job, stage, node -> itself  save_ended, timer_fired; decide_now; report_due
 ///
 /// Messages can travel between nodes unless they are marked local. Times are nanoseconds since the
@@ -50,6 +51,7 @@ using job_event::failed;
 using job_event::interrupted;
 using job_event::report_requested;
 using job_event::state_restored;
+using job_event::suspected;
 using job_event::update_applied;
 // The same, local:
 using job_event::demanded;
@@ -212,11 +214,6 @@ struct stop {};
 struct node_lost {
   std::string message;
 };
-/// Local. The transport cannot reach a node. Counts as a loss if the membership does not report the
-/// cause within unexplained_loss_time.
-struct node_unreachable {
-  std::string message;
-};
 /// The run is over: stop all actors of the node.
 struct job_ended {
   ending how = ending::done;
@@ -273,10 +270,10 @@ auto fields(auto f, job_ended& x) {
   X(copy_held) X(copy_offered) X(fetch_copy) X(copies_arrive) X(keep_copies)               \
   X(report_weights) X(stage_weights)                                                       \
   X(report_progress) X(stage_progress) X(report_requested) X(write_report) X(failed)       \
-  X(interrupted) X(drain_asked) X(job_ended)
+  X(interrupted) X(drain_asked) X(job_ended) X(suspected)
 /// The messages that stay on their node.
 #define RRFP_LOCAL_MESSAGES(X)                                                             \
-  X(start) X(stage_ranks) X(decide_now) X(node_lost) X(node_waits) X(node_unreachable) X(demanded) \
+  X(start) X(stage_ranks) X(decide_now) X(node_lost) X(node_waits) X(demanded)           \
   X(save_ended) X(timer_fired) X(message) X(report_state) X(state_reported) X(report_due)   \
   X(stop)
 // clang-format on

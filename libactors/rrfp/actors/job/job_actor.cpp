@@ -57,7 +57,7 @@ job_core_options core_options(const run_context& context, const recovery_setup* 
                 .saved = std::max(totals.saved_step(), newest),
                 .evaluations = totals.evaluations() * (o.evaluation ? o.evaluation->batches : 0)};
   o.hang_timeout_s = setup.hang_timeout_s;
-  o.loss_ms = static_cast<std::uint32_t>(unexplained_loss_time.count());
+  o.loss_ms = context.nodes > 1 ? static_cast<std::uint32_t>(unexplained_loss_time.count()) : 0;
   return o;
 }
 
@@ -98,9 +98,7 @@ caf::behavior job_actor::make_behavior() {
       [this](node_lost& m) {
         feed(job_event::failed{{std::move(m.message), error_kind::node_lost}});
       },
-      [this](node_unreachable& m) {
-        feed(job_event::suspected{{std::move(m.message), error_kind::node_lost}});
-      },
+      [this](suspected& m) { feed(std::move(m)); },
       [this](const snapshot_taken& m) {
         saves_->record(m, context_->now());
         feed(job_event::snapshot_taken{m.step});

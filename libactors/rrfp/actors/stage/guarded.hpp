@@ -7,6 +7,7 @@
 
 #include <rrfp/actors/control/caller_runs.hpp>
 #include <rrfp/compute/compute_error.hpp>
+#include <rrfp/compute/rank_group.hpp>
 
 #include "tp_rank.hpp"
 
@@ -22,10 +23,15 @@ bool run_guarded(const tp_rank_setup& rank, Work&& work) {
     work();
     return true;
   } catch (const compute::compute_error& e) {
-    const bool by_input = e.fault() == compute::compute_fault::data ||
-                          e.fault() == compute::compute_fault::non_finite_loss;
-    post(rank.supervisor,
-         failed{{e.what(), by_input ? error_kind::bad_input : error_kind::failed}});
+    using enum compute::compute_fault;
+    const bool by_input = e.fault() == data || e.fault() == non_finite_loss;
+    if (e.fault() == collective)
+      rank.suspect(e.what());
+    else
+      post(rank.supervisor,
+           failed{{e.what(), by_input ? error_kind::bad_input : error_kind::failed}});
+  } catch (const compute::group_error& e) {
+    rank.suspect(rank.name() + ": " + e.what());
   } catch (const std::exception& e) {
     rank.fail(e.what());
   } catch (...) {

@@ -66,8 +66,9 @@ caf::behavior node_actor::make_behavior() {
         post(job_, failed{{m.message, error_kind::node_lost}});
         end({ending::node_lost, m.message});
       },
-      [this](const node_unreachable& m) {
-        post_after(this, unexplained_loss_time, node_lost{m.message});
+      [this](const suspected& m) {
+        post(job_, m);
+        post_after(this, unexplained_loss_time, node_lost{m.why.message});
       },
       [this](const step_over& m) {
         if (context_->setup.on_step) context_->setup.on_step(m.summary);

@@ -63,6 +63,7 @@ caf::behavior stage_supervisor::make_behavior() {
         post(job_, stage_progress{describe(now), std::move(now)});
       },
       [this](failed& m) { post(job_, std::move(m)); },
+      [this](suspected& m) { post(job_, std::move(m)); },
       [this](const stop&) {
         notify_core(abort{});
         quit();

@@ -149,6 +149,10 @@ void tp_rank_setup::fail(const std::string& why) const {
   post(supervisor, failed{{name() + ": " + why, error_kind::failed}});
 }
 
+void tp_rank_setup::suspect(const std::string& why) const {
+  post(supervisor, suspected{{why, error_kind::failed}});
+}
+
 tp_rank::tp_rank(caf::actor_config& config, tp_rank_setup setup)
     : actor_base(config), setup_(std::make_shared<const tp_rank_setup>(std::move(setup))) {
   setup_->device->post([rank = setup_] { rank->compute->prepare_thread(); });

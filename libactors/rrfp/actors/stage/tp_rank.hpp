@@ -40,6 +40,9 @@ struct tp_rank_setup : rank_parts {
   std::string name() const;
   /// Reports a failure, which ends the job; its message names the rank.
   void fail(const std::string& why) const;
+  /// Reports that a collective failed. The job ends, too, but the cause may be a lost node, which
+  /// the membership reports later.
+  void suspect(const std::string& why) const;
 
   actor_ref supervisor;
   std::shared_ptr<run_context> context;
