@@ -3,7 +3,10 @@
 /// counts the members of a range, with a Fenwick tree over the words.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -17,21 +20,22 @@ class priority_bitmap {
 
   explicit priority_bitmap(std::uint32_t size = 0) {
     std::uint32_t words = size;
+    std::uint32_t all = 0;
     do {
       words = (words + 63) / 64;
-      levels_.emplace_back(words);
+      begins_[++levels_] = all += words;
     } while (words > 1);
+    words_.resize(all);
   }
 
-  void clear() {
-    for (auto& level : levels_) std::fill(level.begin(), level.end(), 0);
-  }
+  void clear() { std::ranges::fill(words_, 0); }
 
-  bool test(std::uint32_t at) const { return (levels_[0][at / 64] >> (at % 64) & 1) != 0; }
+  bool is_empty() const { return words_.empty() || words_.back() == 0; }
+  bool test(std::uint32_t at) const { return (words_[at / 64] >> (at % 64) & 1) != 0; }
 
   void insert(std::uint32_t at) {
-    for (auto& level : levels_) {
-      auto& word = level[at / 64];
+    for (std::uint32_t level = 0; level < levels_; ++level) {
+      auto& word = words_[begins_[level] + at / 64];
       const bool was_empty = word == 0;
       word |= std::uint64_t{1} << (at % 64);
       if (!was_empty) return;
@@ -40,8 +44,8 @@ class priority_bitmap {
   }
 
   void erase(std::uint32_t at) {
-    for (auto& level : levels_) {
-      auto& word = level[at / 64];
+    for (std::uint32_t level = 0; level < levels_; ++level) {
+      auto& word = words_[begins_[level] + at / 64];
       word &= ~(std::uint64_t{1} << (at % 64));
       if (word != 0) return;
       at /= 64;
@@ -50,33 +54,34 @@ class priority_bitmap {
 
   /// The smallest member in [from, end), or none.
   std::uint32_t first_in(std::uint32_t from, std::uint32_t end) const {
+    if (is_empty()) return none;
     const auto found = next(from);
     return found < end ? found : none;
   }
 
-  std::uint64_t word(std::uint32_t index) const { return levels_[0][index]; }
+  std::uint64_t word(std::uint32_t index) const { return words_[index]; }
 
  private:
   std::uint32_t next(std::uint32_t from) const {
-    std::size_t depth = 0;
-    while (depth < levels_.size()) {
-      const auto& level = levels_[depth];
-      const auto index = from / 64;
-      if (index >= level.size()) return none;
-      const auto rest = level[index] >> (from % 64);
-      if (rest != 0) {
+    for (std::uint32_t level = 0; level < levels_; ++level) {
+      const auto index = begins_[level] + from / 64;
+      if (index >= begins_[level + 1]) return none;
+      if (const auto rest = words_[index] >> (from % 64); rest != 0) {
         auto found = from + static_cast<std::uint32_t>(std::countr_zero(rest));
-        while (depth-- > 0)
-          found = found * 64 + static_cast<std::uint32_t>(std::countr_zero(levels_[depth][found]));
+        while (level-- > 0)
+          found = found * 64 +
+                  static_cast<std::uint32_t>(std::countr_zero(words_[begins_[level] + found]));
         return found;
       }
-      from = index + 1;
-      ++depth;
+      from = from / 64 + 1;
     }
     return none;
   }
 
-  std::vector<std::vector<std::uint64_t>> levels_;
+  static constexpr std::size_t levels_max = 6;  // of 2^32 integers
+  std::uint32_t levels_ = 0;
+  std::array<std::uint32_t, levels_max + 1> begins_{};  ///< of each level in words_
+  std::vector<std::uint64_t> words_;                    ///< the lowest level first
 };
 
 /// The tasks not yet launched, with O(log n) counting of a range.
