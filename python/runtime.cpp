@@ -124,7 +124,6 @@ class python_framework final : public actors::framework {
   python_framework(std::string instructions, py::object connect)
       : instructions_(std::move(instructions)), connect_(shared(std::move(connect))) {}
 
-  status check_device(const job::job&) const override { return success(); }
   result<std::shared_ptr<const actors::job_model>> open(const job::job&) override {
     return std::shared_ptr<const actors::job_model>{};
   }

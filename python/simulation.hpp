@@ -48,7 +48,7 @@ inline result<std::vector<simulated_run>> simulate_job(const std::optional<std::
   std::vector<simulated_run> runs;
   for (const auto& one : job::variants(*j)) {
     const auto dispatch = plan::make_dispatch_plan(one, policies);
-    if (!dispatch) return within(one.source, dispatch.failure());
+    if (!dispatch) return dispatch.failure();
     const auto costs = plan::expected_costs(one);
     if (!costs) return costs.failure();
     simulated_run run{one.name, {}, {}};

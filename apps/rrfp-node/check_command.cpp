@@ -171,7 +171,7 @@ using clock = std::chrono::steady_clock;
 
 int print_plan(const job::job& j, const actors::session_setup& setup, std::uint32_t nodes) {
   const auto dispatch = plan::make_dispatch_plan(j, policies::registry());
-  if (!dispatch) return end_with(within(j.source, dispatch.failure()));
+  if (!dispatch) return end_with(dispatch.failure());
   const auto expected = plan::expected_costs(j);
   if (!expected) return end_with(expected.failure());
   const auto places = plan::node_places::make(j, nodes);
@@ -237,7 +237,6 @@ int check_command(const command_options& options) {
   const auto framework = make_framework();
   std::string checked_data, image_line;
   for (const auto& j : job::variants(*loaded)) {
-    if (auto found = framework->check_device(j); !found) return end_with(found.failure());
     const auto opened = framework->open(j);
     if (!opened) return end_with(opened.failure());
     const auto setup = actors::make_session_setup(j, policies::registry(), opened->get());

@@ -76,8 +76,6 @@ result<std::vector<actors::opened_run>> check_training(const std::vector<job::jo
                                                        std::uint32_t nodes) {
   if (auto can = check_output("--trace", options.trace); !can) return can.failure();
   const auto framework = make_framework();
-  for (const auto& j : runs)
-    if (auto found = framework->check_device(j); !found) return found.failure();
   std::vector<actors::opened_run> checked;
   for (const auto& j : runs) {
     auto model = framework->open(j);

@@ -97,7 +97,7 @@ class observers final : public simulate::observer {
 
 int simulate_one(const options& wanted, const job::job& j, std::string& json) {
   const auto dispatch = plan::make_dispatch_plan(j, policies::registry());
-  if (!dispatch) return apps::end_with(within(j.source, dispatch.failure()));
+  if (!dispatch) return apps::end_with(dispatch.failure());
   const auto expected = plan::expected_costs(j);
   if (!expected) return apps::end_with(expected.failure());
   const simulate::cost_model* costs = &*expected;

@@ -148,7 +148,7 @@ result<std::vector<double>> rerouted_steps::simulated(const part& p) const {
   auto joint = job_;
   joint.pipeline.microbatches = p.microbatches;
   const auto dispatch = plan::make_dispatch_plan(joint, policies::registry());
-  if (!dispatch) return within(job_.source, dispatch.failure());
+  if (!dispatch) return dispatch.failure();
   const auto costs = plan::expected_costs(joint, replica_id{p.replicas.front()});
   if (!costs) return costs.failure();
   auto simulation = plan::simulation_of(*dispatch, *costs, steps_);

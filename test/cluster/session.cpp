@@ -438,7 +438,7 @@ void session::send(mail m) {
                           sizeof h + sent.bytes.size());
   if (!transport_.number(to, h)) return settle_transport();
   sent.header = h;
-  dispatch(to, std::move(sent), transport_.depart_mail(to, h.data_bytes));
+  dispatch(to, std::move(sent), transport_.depart(to, h));
 }
 
 void session::send_to_stages(mail m) {
@@ -484,7 +484,7 @@ void session::send_tensor(tensor_header h, data_message m) {
   if (world_.counted != nullptr)
     world_.counted->count(purpose::tensors, owner_.node(), to.value(), h.data_bytes);
   m.header = h;
-  dispatch(to, std::move(m), transport_.depart(to, h.data_bytes));
+  dispatch(to, std::move(m), transport_.depart(to, h));
 }
 
 void session::send_bytes(const rank_key& to, std::uint32_t group, std::uint32_t from,
@@ -504,7 +504,7 @@ void session::send_bytes(const rank_key& to, std::uint32_t group, std::uint32_t 
   data_message m;
   m.header = h;
   m.bytes = bytes;
-  const auto by = transport_.depart(node, h.data_bytes);
+  const auto by = transport_.depart(node, h);
   dispatch(node, std::move(m), {by.link, false});
 }
 

@@ -87,7 +87,7 @@ TEST_CASE("Reordered, repeated and delayed messages are delivered once each, and
         h.message.to.stage = stage_id{static_cast<std::uint32_t>(below(random, 3))};
         h.data_bytes = below(random, 201);
         REQUIRE(from.number(receiver, h));
-        const auto by = from.depart(receiver, h.data_bytes);
+        const auto by = from.depart(receiver, h);
         REQUIRE(by.link == &from);
         network.push_back({h, by.is_announced});
       } else if (what == 1 && !network.empty()) {
@@ -135,7 +135,7 @@ TEST_CASE("Whatever arrives, each node ends at most once, and nothing is sent to
           if (core.may_connect(node)) core.connected(node, &links[node.value()]);
           break;
         case 1: {
-          const auto by = core.depart(node, h.data_bytes);
+          const auto by = core.depart(node, h);
           CHECK((by.link == nullptr || !has_ended.contains(node)));
           break;
         }

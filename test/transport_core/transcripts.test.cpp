@@ -100,20 +100,20 @@ class player {
       h.message.to.stage = stage_id{to.value()};
       h.data_bytes = w.number();
       if (!core.number(to, h)) return "  drop\n";
-      return "  number " + std::to_string(h.sequence) + "\n" +
-             to_text(core.depart(to, h.data_bytes));
+      return "  number " + std::to_string(h.sequence) + "\n" + to_text(core.depart(to, h));
     }
     if (kind == "send_mail") {
       const auto to = node(w);
       mail_header h;
       h.data_bytes = w.number();
       if (!core.number(to, h)) return "  drop\n";
-      return "  number " + std::to_string(h.sequence) + "\n" +
-             to_text(core.depart_mail(to, h.data_bytes));
+      return "  number " + std::to_string(h.sequence) + "\n" + to_text(core.depart(to, h));
     }
     if (kind == "send_bytes") {
       const auto to = node(w);
-      return to_text(core.depart(to, w.number()));
+      bytes_header h;
+      h.data_bytes = w.number();
+      return to_text(core.depart(to, h));
     }
     if (kind == "send_farewell") return to_text(core.depart_farewell(node(w)));
     if (kind == "tensor" || kind == "piece") {

@@ -110,7 +110,7 @@ ucx_options options_of(const cluster& c) {
   // Polling is free only if each node has a core to compute on and one to receive on.
   if (2 * c.start.machines.neighbours > std::thread::hardware_concurrency())
     options.spin = std::chrono::microseconds{0};
-  options.after_round = [] { run_collected_actors(); };
+  options.after_round = run_collected_actors;
   // Whoever may connect to a port of UCX can crash the process, and memory needs no port.
   if (c.transport.tls != "auto")
     options.tls = c.transport.tls;

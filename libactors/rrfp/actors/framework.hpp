@@ -57,11 +57,10 @@ class framework {
   framework& operator=(const framework&) = delete;
   virtual ~framework() = default;
 
-  /// Error: names what this machine lacks for device.kind. To be called before data is read and
-  /// before this process computes anything: the libraries that it loads serve all runs.
-  virtual status check_device(const job::job& j) const = 0;
   /// Jobs that follow each other with the same data share it. Null for an emulated device, which
-  /// reads no data. Error: names the key, the path and what is wrong with it or its contents.
+  /// reads no data. To be called before this process computes anything: the libraries that it loads
+  /// for device.kind serve all runs. Error: names the key and what this machine lacks for it, or
+  /// the path and what is wrong with it or its contents.
   virtual result<std::shared_ptr<const job_model>> open(const job::job& j) = 0;
   /// The vector instructions with which it computes on this node. Other ones give other bits, and
   /// copies of weights on several nodes drift apart.

@@ -91,12 +91,6 @@ emulated_device emulation_of(const job::job& j, const shared_costs& nominal, dou
   return device;
 }
 
-result<plan::dispatch_plan> dispatch_of(const job::job& j, const policy_registry& policies) {
-  auto made = plan::make_dispatch_plan(j, policies);
-  if (!made) return job::blame(j, "dispatch.policy", made.message());
-  return made;
-}
-
 result<shared_costs> costs_of(const job::job& j) {
   std::vector<simulate::stage_costs> all;
   for (std::uint32_t r = 0; r < j.pipeline.replicas; ++r) {
@@ -159,14 +153,14 @@ status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) 
 }
 
 result<session_setup> make_setup_without_model(const job::job& j, const policy_registry& policies) {
-  const auto dispatch = dispatch_of(j, policies);
+  const auto dispatch = plan::make_dispatch_plan(j, policies);
   if (!dispatch) return dispatch.failure();
   return setup_for(j, *dispatch);
 }
 
 result<session_setup> make_session_setup(const job::job& j, const policy_registry& policies,
                                          const job_model* model) {
-  const auto dispatch = dispatch_of(j, policies);
+  const auto dispatch = plan::make_dispatch_plan(j, policies);
   if (!dispatch) return dispatch.failure();
   if (auto fits = check_order_fits(j, *dispatch); !fits) return fits.failure();
   auto made = setup_for(j, *dispatch);
@@ -196,15 +190,6 @@ status check_same_data(std::span<const std::string> fingerprints) {
           fmt::format("node {} read different data than node {}: expected fingerprint {}, got {}",
                       other - fingerprints.begin(), first - fingerprints.begin(), *first, *other)};
   return success();
-}
-
-result<std::unique_ptr<session>> open_session(const job::job& j, session_setup setup,
-                                              const job_node& node, std::uint32_t number) {
-  if (node.members == nullptr) return session::open(std::move(setup));
-  auto places = plan::node_places::make(j, node.members->nodes());
-  if (!places) return places.failure();
-  return session::open(std::move(setup), cluster{node.members, places->without(node.start.absent),
-                                                 j.transport, node.start, number});
 }
 
 }  // namespace rrfp::actors

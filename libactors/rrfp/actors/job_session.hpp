@@ -40,9 +40,4 @@ struct job_node {
   bool leads() const { return members == nullptr || members->node() == members->leader(); }
 };
 
-/// Places the ranks on the nodes and opens the session of run `number` of the job, as
-/// session::open().
-result<std::unique_ptr<session>> open_session(const job::job& j, session_setup setup,
-                                              const job_node& node, std::uint32_t number = 0);
-
 }  // namespace rrfp::actors

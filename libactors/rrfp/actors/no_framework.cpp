@@ -6,15 +6,11 @@ namespace {
 
 class no_framework final : public framework {
  public:
-  status check_device(const job::job& j) const override {
-    if (j.device.kind == job::device_kind::emulated) return success();
+  result<std::shared_ptr<const job_model>> open(const job::job& j) override {
+    if (j.device.kind == job::device_kind::emulated) return std::shared_ptr<const job_model>{};
     return job::blame(j, "device.kind",
                       "expected \"emulated\": this program was built without libtorch, so it "
                       "trains no model");
-  }
-  result<std::shared_ptr<const job_model>> open(const job::job& j) override {
-    if (auto emulated = check_device(j); !emulated) return emulated.failure();
-    return std::shared_ptr<const job_model>{};
   }
   std::string vector_instructions() const override { return {}; }
   result<std::unique_ptr<agent_store>> connect_store(const launch_place&,

@@ -145,20 +145,16 @@ class job_member::impl {
 
   /// Agrees on the next run and opens its session; there is none if all runs are over.
   status begin_next(bool has_joined) {
-    auto start = agree();
+    card_.held = copies_->held();
+    card_.record = copies_->record();
+    if (lost_at_) card_.held_s = in_seconds{clock::now() - *lost_at_}.count();
+    auto start = agree_on_start(node_.members, job_.runs, card_);
     if (!start) return start.failure();
     start_ = *std::move(start);
     node_.start = start_.start;
     if (has_joined) program_.on_agreed(node_, start_.from);
     take_over(start_.from);
     return start_.number == job_.runs.size() ? success() : open();
-  }
-
-  result<run_start> agree() {
-    card_.held = copies_->held();
-    card_.record = copies_->record();
-    if (lost_at_) card_.held_s = in_seconds{clock::now() - *lost_at_}.count();
-    return agree_on_start(node_.members, job_.runs, card_);
   }
 
   /// What other nodes have finished while this one was lost.
@@ -183,12 +179,27 @@ class job_member::impl {
   status open() {
     const auto& run = job_.runs[start_.number];
     const auto& from = start_.from;
-    auto& setup = start_.setup;
     if (may_recover() || !from.lost.empty())
-      setup.recovery = recovery_setup{recovery().every, copies_, from};
-    note_begin(from, setup.first_step());
+      start_.setup.recovery = recovery_setup{recovery().every, copies_, from};
+    note_begin(from, start_.setup.first_step());
     begun_.emplace(begun_run{run, node_, start_, recoveries_, card_.totals, may_recover()});
-    auto opened = open_session(setup);
+    auto setup = start_.setup;
+    setup.name = run.options.name;
+    setup.losses = card_.totals;
+    if (auto ready = program_.prepare(*begun_, setup); !ready && setup.ready) setup.ready = ready;
+    setup.on_step = [this, own = std::move(setup.on_step)](const step_summary& s) {
+      if (s.purpose == compute::step_purpose::training) card_.steps = s.step;
+      if (own) own(s);
+    };
+    std::optional<cluster> in_cluster;
+    if (members_ != nullptr) {
+      auto places = plan::node_places::make(run.options, members_->nodes());
+      if (!places) return places.failure();
+      in_cluster =
+          cluster{members_.get(), places->without(node_.start.absent), run.options.transport,
+                  node_.start, static_cast<std::uint32_t>(start_.number)};
+    }
+    auto opened = session::open(std::move(setup), std::move(in_cluster));
     if (!opened) return opened.failure();
     session_ = *std::move(opened);
     return success();
@@ -204,18 +215,6 @@ class job_member::impl {
       recoveries_.push_back({from.lost, first, from.has_copies(), repeated, from.held_s});
     }
     card_.began_after = from.began_after.value_or(first);
-  }
-
-  result<std::unique_ptr<actors::session>> open_session(session_setup setup) {
-    setup.name = begun_->run.options.name;
-    setup.losses = card_.totals;
-    if (auto ready = program_.prepare(*begun_, setup); !ready && setup.ready) setup.ready = ready;
-    setup.on_step = [this, own = std::move(setup.on_step)](const step_summary& s) {
-      if (s.purpose == compute::step_purpose::training) card_.steps = s.step;
-      if (own) own(s);
-    };
-    return actors::open_session(begun_->run.options, std::move(setup), node_,
-                                static_cast<std::uint32_t>(start_.number));
   }
 
   /// The next run may need what it holds: the folder of its checkpoints.
@@ -235,7 +234,13 @@ class job_member::impl {
     outcome_.how = r.how;
     outcome_.message = r.message;
     handed_over_ = r.drained.has_value();
-    const auto next = after(r);
+    auto next = aftermath::over;
+    if (r.drained && r.drained == members_->node())
+      next = aftermath::leaves;
+    else if (is_lost())
+      next = aftermath::fenced;
+    else if (r.how == ending::node_lost && members_ != nullptr && may_recover())
+      next = aftermath::joins_again;
     outcome_.has_left = next == aftermath::leaves;
     if (next == aftermath::joins_again) {
       if (card_.lost.empty()) lost_at_ = clock::now();
@@ -245,13 +250,6 @@ class job_member::impl {
     if (next == aftermath::fenced) outcome_.how = ending::node_lost;
     program_.on_run_end({r, next, node_, run, card_.steps, card_.totals});
     return next;
-  }
-
-  aftermath after(const run_result& r) const {
-    if (r.drained && r.drained == members_->node()) return aftermath::leaves;
-    if (is_lost()) return aftermath::fenced;
-    const bool is_loss = r.how == ending::node_lost && members_ != nullptr;
-    return is_loss && may_recover() ? aftermath::joins_again : aftermath::over;
   }
 
   /// Node 0 writes the outputs of the job. If it is lost before that, all nodes must restart. The

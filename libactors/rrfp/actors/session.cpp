@@ -50,7 +50,12 @@ class session::impl {
         counters_(hosted_.counters()) {}
 
   status build() {
-    const auto made = make_parts();
+    auto made = setup_.ready;
+    try {
+      if (made) made = hosted_.make();
+    } catch (const std::exception& e) {
+      made = error{compute::first_line_of(e), error_kind::failed};
+    }
     if (!cluster_ || cluster_->members == nullptr)
       return made ? hosted_.check_restored({hosted_.restored()}) : made;
     auto opened = cluster_link::open(*cluster_, setup_, hosted_, made);
@@ -155,15 +160,6 @@ class session::impl {
   }
 
  private:
-  status make_parts() {
-    if (!setup_.ready) return setup_.ready;
-    try {
-      return hosted_.make();
-    } catch (const std::exception& e) {
-      return error{compute::first_line_of(e), error_kind::failed};
-    }
-  }
-
   node_id node() const { return cluster_ ? cluster_->members->node() : node_id{0}; }
   node_id leader() const { return cluster_ ? cluster_->members->leader() : node_id{0}; }
   bool leads() const { return node() == leader(); }
@@ -262,15 +258,6 @@ class session::impl {
     return std::min(cores, 1 + (hosted_.ranks() + ranks_a_thread - 1) / ranks_a_thread);
   }
 
-  caf::actor spawn_job(caf::actor_system& system, const std::shared_ptr<run_context>& context,
-                       std::function<void(run_result)> on_over) {
-    return spawn_detached<job_actor>(
-        system,
-        job_setup{context, cluster_ ? cluster_->places.devices() : std::vector<std::uint32_t>{},
-                  [this](const straggler& s, std::uint64_t step) { report(s, step); },
-                  std::move(on_over)});
-  }
-
   /// Spawns the actors and waits until the job has ended.
   run_result drive(caf::actor_system& system, cluster_link* link,
                    const std::shared_ptr<run_context>& context, node_parts parts) {
@@ -279,7 +266,11 @@ class session::impl {
     const bool leads = this->leads();
     caf::actor job;
     if (leads) {
-      job = spawn_job(system, context, [&](run_result r) { job_over.set_value(std::move(r)); });
+      job = spawn_detached<job_actor>(
+          system,
+          job_setup{context, cluster_ ? cluster_->places.devices() : std::vector<std::uint32_t>{},
+                    [this](const straggler& s, std::uint64_t step) { report(s, step); },
+                    [&](run_result r) { job_over.set_value(std::move(r)); }});
       context->actors.bind({actor_kind::job}, job);
     }
     const auto node = actors::spawn<node_actor>(

@@ -37,11 +37,15 @@ result<accelerated_devices> accelerated_devices_of(const job::job& j) {
 
 class torch_job final : public job_model {
  public:
-  torch_job(job::job j, shared_source training, shared_source held_out)
-      : job_(std::move(j)), training_(std::move(training)), held_out_(std::move(held_out)) {}
+  torch_job(job::job j, std::optional<accelerated_devices> devices, shared_source training,
+            shared_source held_out)
+      : job_(std::move(j)),
+        devices_(std::move(devices)),
+        training_(std::move(training)),
+        held_out_(std::move(held_out)) {}
 
   status complete(session_setup& setup) const override {
-    if (auto ready = compute_on_devices_of(job_, setup); !ready) return ready;
+    if (devices_) compute_on(setup, *devices_);
     const auto weights = pretrained();
     if (!weights) return weights.failure();
     auto data = admitted(training_, job_, setup.shape);
@@ -130,20 +134,21 @@ class torch_job final : public job_model {
   }
 
   const job::job job_;
+  const std::optional<accelerated_devices> devices_;  ///< nothing: the ranks compute on the host
   const shared_source training_;
   const shared_source held_out_;  ///< null: the job evaluates nothing
 };
 
 class torch_framework final : public framework {
  public:
-  status check_device(const job::job& j) const override {
-    if (j.device.kind != job::device_kind::cuda) return success();
-    const auto found = accelerated_devices_of(j);
-    return found ? success() : status{found.failure()};
-  }
-
   result<std::shared_ptr<const job_model>> open(const job::job& j) override {
     if (j.device.kind == job::device_kind::emulated) return std::shared_ptr<const job_model>{};
+    std::optional<accelerated_devices> devices;
+    if (j.device.kind == job::device_kind::cuda) {
+      auto found = accelerated_devices_of(j);
+      if (!found) return found.failure();
+      devices = *std::move(found);
+    }
     auto training = open(j, j.data, std::string{job::key_of(j.data)}, training_);
     if (!training) return training.failure();
     shared_source held_out;
@@ -153,8 +158,8 @@ class torch_framework final : public framework {
       if (!opened) return opened.failure();
       held_out = std::move(*opened);
     }
-    return std::shared_ptr<const job_model>{
-        std::make_shared<const torch_job>(j, std::move(*training), std::move(held_out))};
+    return std::shared_ptr<const job_model>{std::make_shared<const torch_job>(
+        j, std::move(devices), std::move(*training), std::move(held_out))};
   }
 
   std::string vector_instructions() const override { return at::get_cpu_capability(); }

@@ -10,7 +10,7 @@ namespace rrfp::actors {
 std::unique_ptr<framework> make_torch_framework();
 
 /// Lets the ranks of the session compute on the devices that the job asks for. Error: as
-/// framework::check_device().
+/// framework::open().
 status compute_on_devices_of(const job::job& j, session_setup& setup);
 
 }  // namespace rrfp::actors

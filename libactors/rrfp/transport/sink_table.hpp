@@ -6,6 +6,7 @@
 #include <shared_mutex>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/core/transport_frames.hpp>
 #include <rrfp/transport/transport.hpp>
 
 namespace rrfp::actors {
@@ -26,16 +27,14 @@ class sink_table {
     return sinks_.contains(address);
   }
 
-  enum class outcome : std::uint8_t { delivered, not_bound, closed };
-
-  /// Moves from `m` only if it is delivered.
-  outcome deliver(message& m) {
+  /// Returns done, closed or not_bound.
+  ucx::delivery deliver(message m) {
     const std::shared_lock lock{mutex_};
-    if (closed_) return outcome::closed;
+    if (closed_) return ucx::delivery::closed;
     const auto found = sinks_.find(m.header.to);
-    if (found == sinks_.end()) return outcome::not_bound;
+    if (found == sinks_.end()) return ucx::delivery::not_bound;
     found->second(std::move(m));
-    return outcome::delivered;
+    return ucx::delivery::done;
   }
 
   /// Removes all sinks; none is called after it has returned.

@@ -66,12 +66,6 @@ status transport_core::may_connect(node_id node) const {
 
 void transport_core::connected(node_id node, void* link) { peers_[node].link = link; }
 
-void* transport_core::link_to(node_id node) const {
-  const auto found = peers_.find(node);
-  if (found == peers_.end() || found->second.state != peer_state::connected) return nullptr;
-  return found->second.link;
-}
-
 bool transport_core::has_failed(node_id node) const {
   const auto found = peers_.find(node);
   return found != peers_.end() && found->second.state == peer_state::failed;
@@ -134,47 +128,38 @@ transport_core::limit transport_core::limit_of(const Header&) const {
 }
 
 template <class Header>
-bool transport_core::fits(node_id to, const Header& h) {
-  const auto [name, bytes_max] = limit_of(h);
-  if (h.data_bytes <= bytes_max) return true;
-  fail(to, "a message of " + std::to_string(h.data_bytes) + " bytes to it exceeds " + name + ", " +
-               std::to_string(bytes_max));
-  return false;
-}
-
-bool transport_core::number(node_id to, mail_header& h) {
-  if (!fits(to, h)) return false;
+bool transport_core::number(node_id to, Header& h) {
+  if (const auto [name, bytes_max] = limit_of(h); h.data_bytes > bytes_max) {
+    fail(to, "a message of " + std::to_string(h.data_bytes) + " bytes to it exceeds " + name +
+                 ", " + std::to_string(bytes_max));
+    return false;
+  }
   stamp(h);
-  h.sequence = mail_sent_[to]++;
+  if constexpr (std::is_same_v<Header, mail_header>)
+    h.sequence = mail_sent_[to]++;
+  else
+    h.sequence = sequences_[{h.message.from, h.message.to}]++;
   return true;
 }
 
-bool transport_core::number(node_id to, tensor_header& h) {
-  if (!fits(to, h)) return false;
-  stamp(h);
-  h.sequence = sequences_[{h.message.from, h.message.to}]++;
-  return true;
-}
-
-departure transport_core::depart(node_id to, std::uint64_t bytes) {
-  const auto by = depart_mail(to, bytes);
-  return {by.link, by.link != nullptr && bytes > options_.eager_bytes_max};
-}
-
-departure transport_core::depart_mail(node_id to, std::uint64_t bytes) {
+template <class Header>
+departure transport_core::depart(node_id to, const Header& h) {
   // Without an end it would be waited for until the hang limit.
   if (!peers_.contains(to)) fail(to, "a message to a node that this one has not connected to");
   const auto by = depart_farewell(to);
   if (by.link == nullptr) return by;
   ++counts_.sent;
-  counts_.sent_bytes += bytes;
-  return by;
+  counts_.sent_bytes += h.data_bytes;
+  return {by.link, !std::is_same_v<Header, mail_header> && h.data_bytes > options_.eager_bytes_max};
 }
 
 departure transport_core::depart_farewell(node_id to) {
-  auto* const link = link_to(to);
-  if (link == nullptr) ++counts_.dropped_unreachable;
-  return {link};
+  const auto found = peers_.find(to);
+  if (found != peers_.end() && found->second.state == peer_state::connected &&
+      found->second.link != nullptr)
+    return {found->second.link};
+  ++counts_.dropped_unreachable;
+  return {};
 }
 
 // ---- receiving
@@ -317,6 +302,11 @@ void transport_core::delivered(const Header& h, delivery how, const std::string&
   }
 }
 
+template bool transport_core::number(node_id, tensor_header&);
+template bool transport_core::number(node_id, mail_header&);
+template departure transport_core::depart(node_id, const tensor_header&);
+template departure transport_core::depart(node_id, const bytes_header&);
+template departure transport_core::depart(node_id, const mail_header&);
 template fate transport_core::arrived(const tensor_header&, std::uint64_t, void*);
 template fate transport_core::arrived(const bytes_header&, std::uint64_t, void*);
 template fate transport_core::arrived(const mail_header&, std::uint64_t, void*);

@@ -66,17 +66,6 @@ enum class fate : std::uint8_t {
   keep,  ///< its data, at the sender, until next_fetch() returns it
 };
 
-/// What became of a message that was to be delivered.
-enum class delivery : std::uint8_t {
-  done,
-  closed,     ///< this node receives no more
-  damaged,    ///< the data does not match its checksum
-  no_memory,  ///< for the data
-  not_bound,  ///< a tensor to an address without a receiver
-  full,       ///< the buffer of a rank channel that nobody reads
-  garbled,    ///< mail that its reader does not understand
-};
-
 /// Over which connection a message goes; null: it is dropped.
 struct departure {
   void* link = nullptr;
@@ -110,8 +99,6 @@ class transport_core {
   /// Error: the node is connected, or has ended.
   status may_connect(node_id node) const;
   void connected(node_id node, void* link);
-  /// Null unless the node is connected.
-  void* link_to(node_id node) const;
   void fail(node_id node, const std::string& why);
   /// The node has failed, and its connection must be closed, even if the node had left.
   void broke(node_id node, const std::string& why);
@@ -125,21 +112,21 @@ class transport_core {
 
   // ---- sending
 
-  /// Writes the identity of this node and the next number of its edge into the header. False: the
-  /// message is too large, and the receiver is treated as failed.
-  bool number(node_id to, tensor_header& h);
-  /// The same for mail, which is numbered per destination node.
-  bool number(node_id to, mail_header& h);
+  /// Writes the identity of this node and the next number into the header of a tensor, numbered per
+  /// edge, or of mail, numbered per destination node. False: the message is too large, and the
+  /// receiver is treated as failed.
+  template <class Header>
+  bool number(node_id to, Header& h);
   template <class Header>
   void stamp(Header& h) const {
     h.job_token = options_.job_token;
     h.epoch = options_.epoch;
     h.from_node = options_.node;
   }
-  /// A node that was never connected has failed from then on.
-  departure depart(node_id to, std::uint64_t bytes);
-  /// Mail is never announced.
-  departure depart_mail(node_id to, std::uint64_t bytes);
+  /// `Header`: of a tensor, of bytes or of mail, which is never announced. A node that was never
+  /// connected has failed from then on.
+  template <class Header>
+  departure depart(node_id to, const Header& h);
   departure depart_farewell(node_id to);
 
   // ---- receiving

@@ -74,4 +74,15 @@ struct farewell_header {
   bool operator==(const farewell_header&) const = default;
 };
 
+/// What became of a message that was to be delivered.
+enum class delivery : std::uint8_t {
+  done,
+  closed,     ///< this node receives no more
+  damaged,    ///< the data does not match its checksum
+  no_memory,  ///< for the data
+  not_bound,  ///< a tensor to an address without a receiver
+  full,       ///< the buffer of a rank channel that nobody reads
+  garbled,    ///< mail that its reader does not understand
+};
+
 }  // namespace rrfp::actors::ucx

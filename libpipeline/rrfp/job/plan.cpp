@@ -113,7 +113,7 @@ result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registr
     p.limits.push_back(job::effective_limit(j, stage_id{s}));
   if (j.jitter.ranks == weather::rank_delays::apart) p.ranks_apart = j.pipeline.tp;
   auto policies = policies_of(j, registry);
-  if (!policies) return policies.failure();
+  if (!policies) return job::blame(j, "dispatch.policy", policies.message());
   p.policies = std::move(*policies);
   p.rule = {.make_policy = factory_of(j, registry, p.policies),
             .mode = j.dispatch.mode,

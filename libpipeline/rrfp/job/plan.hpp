@@ -26,8 +26,8 @@ struct dispatch_plan {
 };
 
 /// In in-order mode, a policy without a fixed schedule becomes one: the order that it gives with
-/// the job's expected costs and no disturbance. Errors: those of policy_registry::make() and
-/// check_sequences().
+/// the job's expected costs and no disturbance. Errors name the key: those of
+/// policy_registry::make() and check_sequences().
 result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registry& policies);
 
 /// The expected times of a replica of the job ([cost]) with its jitter ([jitter]) and delays

@@ -145,9 +145,9 @@ void stage_supervisor::on_arrived(const arrived& m) {
                                          to_string(m.step), m.mb.value(), core_.microbatches()));
   const input_arrived input{m.kind, m.mb, m.chunk, m.rank};
   notify_core(input);
-  const auto now = context_->now();
-  const auto waited = ledger_.arrive(input, now);
-  if (waited && ranks_.size() > 1) counters_.tp_waits.observe(*waited);
+  if (ranks_.size() > 1)
+    if (const auto waited = ledger_.arrive(input, context_->now()))
+      counters_.tp_waits.observe(*waited);
   request_decision();
 }
 

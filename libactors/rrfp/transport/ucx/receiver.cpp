@@ -126,20 +126,25 @@ void receiver::end_fetch(std::unique_ptr<fetch> f, ucs_status_t how) {
   if (core.fetched(f->header, how == UCS_OK ? std::string{} : said(how)) == fate::deliver)
     std::visit(
         [&](const auto& h) {
-          if (f->on_device.defined())
-            core.delivered(h, deliver(std::get<tensor_header>(f->header), std::move(f->on_device)));
-          else
-            core.delivered(h, deliver(h, std::move(f->into)));
+          if constexpr (requires { h.message; })
+            if (f->on_device.defined())
+              return core.delivered(h, node_.sinks.deliver({h.message, std::move(f->on_device)}));
+          core.delivered(h, deliver(h, std::move(f->into)));
         },
         f->header);
   node_.publish();
 }
 
-delivery receiver::deliver_small(const tensor_header& h, std::span<const std::byte> data) {
+void receiver::take(const tensor_header& h, std::span<const std::byte> data) {
   auto copy = node_.pool->take(data.size());
-  if (copy.data() == nullptr) return delivery::no_memory;
+  if (copy.data() == nullptr) return node_.core.delivered(h, delivery::no_memory);
   if (!data.empty()) std::memcpy(copy.data(), data.data(), data.size());
-  return deliver(h, std::move(copy));
+  node_.core.delivered(h, deliver(h, std::move(copy)));
+}
+
+void receiver::take(const bytes_header& h, std::span<const std::byte> data) {
+  node_.core.delivered(
+      h, put(h, data, [&](byte_mailbox& box) { return box.arrive(h.from, h.tag, data); }));
 }
 
 /// Counted as delivered even if it still waits for an earlier one.
@@ -157,21 +162,8 @@ void receiver::take(const mail_header& h, std::span<const std::byte> data) {
 
 delivery receiver::deliver(const tensor_header& h, slab data) {
   if (!matches(h, {data.data(), h.data_bytes})) return delivery::damaged;
-  return deliver(h, to_buffer(std::move(data), h.type, {h.sizes().begin(), h.sizes().end()}));
-}
-
-delivery receiver::deliver(const tensor_header& h, tensor_buffer t) {
-  message m{h.message, std::move(t)};
-  switch (node_.sinks.deliver(m)) {
-    case sink_table::outcome::delivered: return delivery::done;
-    case sink_table::outcome::closed: return delivery::closed;
-    case sink_table::outcome::not_bound: return delivery::not_bound;
-  }
-  return delivery::closed;
-}
-
-delivery receiver::deliver_small(const bytes_header& h, std::span<const std::byte> data) {
-  return put(h, data, [&](byte_mailbox& box) { return box.arrive(h.from, h.tag, data); });
+  auto tensor = to_buffer(std::move(data), h.type, {h.sizes().begin(), h.sizes().end()});
+  return node_.sinks.deliver({h.message, std::move(tensor)});
 }
 
 delivery receiver::deliver(const bytes_header& h, slab data) {

@@ -43,20 +43,15 @@ class receiver {
                                   void* data, std::size_t bytes, const ucp_am_recv_param_t* how);
   static void on_fetched(void* request, ucs_status_t how, std::size_t bytes, void* arg);
 
-  /// Delivers data that came with its header.
-  template <class Header>
-  void take(const Header& h, std::span<const std::byte> data) {
-    node_.core.delivered(h, deliver_small(h, data));
-  }
+  // Data that came with its header.
+  void take(const tensor_header& h, std::span<const std::byte> data);
+  void take(const bytes_header& h, std::span<const std::byte> data);
   void take(const mail_header& h, std::span<const std::byte> data);
   /// Undefined: fetch to host memory.
   tensor_buffer allocate_on_device(const any_header& h) const;
   void begin_fetch(fetch_order order);
   void end_fetch(std::unique_ptr<fetch> f, ucs_status_t how);
-  delivery deliver_small(const tensor_header& h, std::span<const std::byte> data);
-  delivery deliver_small(const bytes_header& h, std::span<const std::byte> data);
   delivery deliver(const tensor_header& h, slab data);
-  delivery deliver(const tensor_header& h, tensor_buffer t);
   delivery deliver(const bytes_header& h, slab data);
   /// Passes intact data to its mailbox: with `arrive`, or as the reason to close it.
   template <class Arrive>

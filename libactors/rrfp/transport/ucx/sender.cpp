@@ -38,7 +38,7 @@ void sender::send(bytes_send s) {
   o->bytes = std::move(s.data);
   o->data = o->bytes.data();
   o->data_bytes = s.header.data_bytes;
-  hand_over(std::move(o), node_.core.depart(s.to, s.header.data_bytes));
+  hand_over(std::move(o), node_.core.depart(s.to, s.header));
 }
 
 void sender::send(mail_send s) {
@@ -52,7 +52,7 @@ void sender::send(mail_send s) {
   o->mail = std::move(s.data);
   o->data = o->mail.data();
   o->data_bytes = h.data_bytes;
-  hand_over(std::move(o), node_.core.depart_mail(s.to, h.data_bytes));
+  hand_over(std::move(o), node_.core.depart(s.to, h));
 }
 
 void sender::send_farewell(node_id to, bool is_answer, departure by) {
@@ -85,7 +85,7 @@ void sender::send_tensor(node_id to, const tensor_header& header, tensor_buffer 
   o->data = tensor.data;
   o->data_bytes = header.data_bytes;
   o->tensor = std::move(tensor);
-  hand_over(std::move(o), node_.core.depart(to, header.data_bytes));
+  hand_over(std::move(o), node_.core.depart(to, header));
 }
 
 std::unique_ptr<sender::outgoing> sender::take(am kind, node_id to) {

@@ -176,10 +176,13 @@ void ucx_transport::bind(rank_address address, message_sink sink) {
 }
 
 void ucx_transport::send(message m) {
-  if (core_->node.sinks.deliver(m) != sink_table::outcome::not_bound) return;
-  const auto at_node = core_->node_of(m.header.to);
-  RRFP_CHECK(at_node && *at_node != core_->node.options.node,
-             "the receiver must be bound here or routed to another node");
+  const auto own = core_->node.options.node;
+  const auto at_node = core_->node_of(m.header.to).value_or(own);
+  if (at_node == own) {
+    RRFP_CHECK(core_->node.sinks.deliver(std::move(m)) != ucx::delivery::not_bound,
+               "the receiver must be bound here or routed to another node");
+    return;
+  }
   RRFP_CHECK(m.tensor.on_host || core_->takes_cuda,
              "the tensor must be in memory that UCX can read");
   RRFP_CHECK(item_bytes(m.tensor.type) > 0, "the dtype of the tensor must have a code");
@@ -189,7 +192,7 @@ void ucx_transport::send(message m) {
   std::uint64_t hash = 0;
   if (core_->node.options.checksum_data && m.tensor.on_host)
     hash = ucx::hash_of(std::as_const(m.tensor).content());
-  core_->progress.post(ucx::tensor_send{*at_node, std::move(m), hash});
+  core_->progress.post(ucx::tensor_send{at_node, std::move(m), hash});
 }
 
 std::unique_ptr<tp_coord::rank_channel> ucx_transport::open_channel(const channel_group& group,
