@@ -228,10 +228,8 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
 }  // namespace
 
 int check_command(const command_options& options) {
-  const auto loaded = job::load_job(options.job, policies::registry(), options.settings,
-                                    job::job_use::train, options.program->known);
+  const auto loaded = load(options);
   if (!loaded) return end_with(loaded.failure());
-  for (const auto& note : loaded->notes) complain("{}", note);
   const duration limit{options.decode_s};
   const auto end = clock::now() + std::chrono::duration_cast<clock::duration>(limit);
   const auto framework = make_framework();

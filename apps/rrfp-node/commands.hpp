@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <rrfp/base/result.hpp>
+#include <rrfp/job/job.hpp>
 #include <rrfp/membership/launch_environment.hpp>
 
 #include "node_program.hpp"
@@ -22,6 +24,9 @@ struct command_options {
   std::uint32_t local_nodes = 1;      ///< run, check: node processes on this machine
   double decode_s = 60;               ///< check: time limit for decoding images
 };
+
+/// The job of the command; tells the user how it was read.
+result<job::job> load(const command_options& options, bool tells_notes = true);
 
 struct join_options {
   actors::launch_arguments place;  ///< the environment supplies what is not given

@@ -3,7 +3,6 @@
 
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/job/node_places.hpp>
-#include <rrfp/policies/registry.hpp>
 
 #include "../common/console.hpp"
 #include "../common/program.hpp"
@@ -25,8 +24,7 @@ int join_command(const command_options& options, const join_options& join) {
         {"--nnodes: expected the number of nodes, here or in WORLD_SIZE, NNODES, GROUP_WORLD_SIZE "
          "or "
          "SLURM_NNODES, got none; `rrfp-node run` trains on this machine alone"});
-  const auto loaded = job::load_job(options.job, policies::registry(), options.settings,
-                                    job::job_use::train, options.program->known);
+  const auto loaded = load(options, place->node == node_id{0} && !join.launched);
   if (!loaded) return end_with(loaded.failure());
   const auto runs = job::variants(*loaded);
   if (auto enough = actors::check_threads(runs[0], place->nodes); !enough)

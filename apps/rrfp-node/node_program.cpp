@@ -202,6 +202,14 @@ int run(const node_program& of, int argc, char** argv) {
 
 }  // namespace
 
+result<job::job> load(const command_options& options, bool tells_notes) {
+  auto loaded = job::load_job(options.job, policies::registry(), options.settings,
+                              job::job_use::train, options.program->known);
+  if (loaded && tells_notes)
+    for (const auto& note : loaded->notes) complain("{}", note);
+  return loaded;
+}
+
 int run_node_program(const node_program& of, int argc, char** argv) {
   return run_program(of.name, argc, argv,
                      [&of](int count, char** words) { return run(of, count, words); });

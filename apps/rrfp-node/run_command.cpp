@@ -2,7 +2,6 @@
 #include <optional>
 
 #include <rrfp/actors/job_cluster.hpp>
-#include <rrfp/policies/registry.hpp>
 
 #include "../common/console.hpp"
 #include "../common/program.hpp"
@@ -16,10 +15,8 @@ namespace rrfp::apps {
 
 int run_command(const command_options& options) {
   interrupt_watch interrupts;
-  const auto loaded = job::load_job(options.job, policies::registry(), options.settings,
-                                    job::job_use::train, options.program->known);
+  const auto loaded = load(options);
   if (!loaded) return end_with(loaded.failure());
-  for (const auto& note : loaded->notes) complain("{}", note);
   const auto runs = job::variants(*loaded);
   if (auto enough = actors::check_threads(runs[0], options.local_nodes); !enough)
     return end_with(enough.failure());

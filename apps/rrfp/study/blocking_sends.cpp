@@ -112,10 +112,9 @@ void blocking_transport::post_next(const rank_address& rank, step_id step) {
     if (p.next < p.tasks.size()) next = p.tasks[p.next++];
   }
   if (!next) return;
-  const bool is_forward = next->kind == task_kind::forward;
   const auto from = shape_.producer_of(rank.stage, *next);
   if (from && from->stage != rank.stage)
-    post_receive({is_forward ? payload::activation : payload::gradient,
+    post_receive({actors::payload_for(next->kind),
                   step,
                   next->mb,
                   next->chunk,

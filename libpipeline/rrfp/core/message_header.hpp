@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <rrfp/base/ids.hpp>
+#include <rrfp/core/task.hpp>
 
 namespace rrfp::actors {
 
@@ -31,6 +32,11 @@ enum class payload : std::uint8_t {
 /// Whether it is the input of a task.
 constexpr bool is_input(payload kind) {
   return kind == payload::activation || kind == payload::gradient;
+}
+
+/// The input of a task of this kind.
+constexpr payload payload_for(task_kind receiver) {
+  return receiver == task_kind::forward ? payload::activation : payload::gradient;
 }
 
 /// Where a node receives pieces of copies; no rank has this address.

@@ -22,11 +22,6 @@ void require_health(const rank_collectives& groups) {
   }
 }
 
-/// The payload that a task needs as its input.
-payload payload_of(const task& receiver) {
-  return receiver.kind == task_kind::forward ? payload::activation : payload::gradient;
-}
-
 /// Sends a complete tensor; copies it to host memory first if the transport cannot read it.
 void send_out(const std::shared_ptr<const tp_rank_setup>& rank, message m) {
   auto& wire = *rank->context->wire;
@@ -126,8 +121,8 @@ class execution {
   message_header destination() const {
     const auto& from = rank->address;
     const auto to = rank->context->setup.shape.consumer_of(from.stage, run_.launched.what).value();
-    return {payload_of(to.what), run_.step, to.what.mb,
-            to.what.chunk,       from,      {to.stage, from.rank, from.replica}};
+    return {payload_for(to.what.kind),          run_.step, to.what.mb, to.what.chunk, from,
+            {to.stage, from.rank, from.replica}};
   }
 
   const run_launch run_;
