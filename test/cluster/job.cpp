@@ -109,6 +109,7 @@ void job::read(const mail& m) {
       return feed(job_event::drain_asked{node_id{static_cast<std::uint32_t>(m.number)}});
     case mail_kind::report_requested: return feed(job_event::report_requested{"asked for"});
     case mail_kind::failed: return feed(job_event::failed{{m.text, m.how}});
+    case mail_kind::suspected: return feed(job_event::suspected{{m.text, m.how}});
     default: throw violation("the job got mail for another actor");
   }
 }

@@ -51,6 +51,7 @@ enum class mail_kind : std::uint8_t {
   drain_asked,
   report_requested,
   failed,
+  suspected,
   job_ended,
 };
 

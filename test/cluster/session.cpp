@@ -244,10 +244,32 @@ void session::unreachable(const std::string& why) {
   }
   const auto text = "a node cannot be reached: " + why;
   owner_.note(text);
-  if (leads())
-    job_->feed(job_event::suspected{{text, error_kind::node_lost}});
-  else
-    later(unexplained_loss_time, [this, text] { lose(text); });
+  suspect({text, error_kind::node_lost});
+  if (!leads()) later(unexplained_loss_time, [this, text] { lose(text); });
+}
+
+/// The ranks that do collectives with ranks of the lost node may be the first to report.
+void session::fail_collectives(node_id lost, const std::string& why) {
+  if (has_ended_ || !watches_) return;
+  for (const auto& rank : ranks_) {
+    const auto& at = rank->key;
+    bool fails = false;
+    for (std::uint32_t r = 0; r < c().ranks; ++r)
+      fails |= node_of(at.replica, at.stage, rank_id{r}) == lost;
+    for (std::uint32_t d = 0; d < c().replicas; ++d)
+      fails |= node_of(replica_id{d}, at.stage, at.rank) == lost;
+    if (fails) suspect({"a collective failed: " + why, error_kind::failed});
+  }
+}
+
+void session::suspect(const error& why) {
+  if (has_ended_) return;
+  if (leads()) return job_->feed(job_event::suspected{why});
+  mail m;
+  m.kind = mail_kind::suspected;
+  m.text = why.message;
+  m.how = why.kind;
+  send(std::move(m));
 }
 
 void session::end(run_end how) {
@@ -311,7 +333,10 @@ void session::broke(node_id other) {
 void session::settle_transport() {
   while (transport_.has_ends())
     for (const auto& e : transport_.settle())
-      if (e.is_new && e.has_failed && !is_leaving_) unreachable(e.why);
+      if (e.is_new && e.has_failed && !is_leaving_) {
+        fail_collectives(e.node, e.why);
+        unreachable(e.why);
+      }
   if (is_leaving_ && !is_over_ && transport_.all_answered()) {
     is_over_ = true;
     transport_.close_links();

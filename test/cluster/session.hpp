@@ -100,6 +100,8 @@ class session final : public data_port, event_sink {
   void send_to_nodes(const mail& m);
   void send_to_node(node_id to, mail m);
   void unreachable(const std::string& why);
+  void fail_collectives(node_id lost, const std::string& why);
+  void suspect(const error& why);
   void later(nanoseconds after, std::function<void()> work);
   nanoseconds time() const;
   process& owner() { return owner_; }

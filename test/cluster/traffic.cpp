@@ -72,7 +72,8 @@ purpose purpose_of(mail_kind kind) {
     case mail_kind::interrupted:
     case mail_kind::drain_asked:
     case mail_kind::job_ended: return purpose::ending;
-    case mail_kind::failed: return purpose::losses;
+    case mail_kind::failed:
+    case mail_kind::suspected: return purpose::losses;
   }
   return purpose::steps;
 }
