@@ -230,6 +230,7 @@ void cluster_link::watch(const caf::actor& watcher) {
 }
 
 void cluster_link::report_unreachable(std::string why) {
+  has_lost_connections_ = true;
   const std::lock_guard lock{mutex_};
   if (watcher_)
     post(watcher_, suspected_loss(std::move(why)));

@@ -2,6 +2,7 @@
 /// over their control connections.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -65,6 +66,8 @@ class cluster_link {
   void watch(const caf::actor& watcher);
   /// Before the transport is destroyed.
   void end_watch() { cluster_.members->on_lost(nullptr); }
+  /// Whether the transport has lost the connection to another node.
+  bool has_lost_connections() const { return has_lost_connections_; }
   /// Waits until the other nodes have ended too, and gathers all traces on node 0. Returns, on
   /// node 0, what is missing in `trace` and why; empty: nothing is missing.
   std::string finish(trace_recorder* trace);
@@ -78,6 +81,7 @@ class cluster_link {
   const std::chrono::milliseconds limit_;
   /// Whether this node could connect to all others.
   status connected_ = success();
+  std::atomic<bool> has_lost_connections_ = false;
   std::mutex mutex_;
   caf::actor watcher_;
   std::string unreachable_;  ///< what was reported before there was a watcher; empty: nothing

@@ -294,7 +294,7 @@ class session::impl {
     run_result result;
     if (leads) {
       result = job_over.get_future().get();
-      if (link != nullptr) note_loss(result);
+      if (link != nullptr) note_loss(*link, result);
       if (setup_.on_ending) setup_.on_ending(result);
     }
     const auto over = node_over.get_future().get();
@@ -307,7 +307,7 @@ class session::impl {
       result.nothing_lost = over.nothing_lost;
       result.hung = over.hung;
       result.drained = over.drained;
-      if (link != nullptr) note_loss(result);
+      if (link != nullptr) note_loss(*link, result);
       if (setup_.on_ending) setup_.on_ending(result);
     }
     set_receivers(nullptr, nullptr);
@@ -315,10 +315,14 @@ class session::impl {
     return result;
   }
 
-  /// A failure together with a loss is taken for its consequence.
-  void note_loss(run_result& result) const {
+  /// A failure together with a loss is its consequence: what a module of the user's own exchanges
+  /// with the lost node fails before the loss is known.
+  void note_loss(cluster_link& link, run_result& result) const {
     if (result.how != ending::done && result.how != ending::failed) return;
-    if (const auto lost = cluster_->members->loss()) {
+    const auto limit = result.how == ending::failed && link.has_lost_connections()
+                           ? unexplained_loss_time
+                           : std::chrono::milliseconds{0};
+    if (const auto lost = cluster_->members->loss(limit)) {
       result.how = ending::node_lost;
       result.message = lost->why;
     }
@@ -333,7 +337,7 @@ class session::impl {
       link.finish(nullptr);  // no node takes the end of another for a loss
     // A node lost before all nodes have finished may not have completed its part, so all nodes
     // report the loss.
-    note_loss(result);
+    note_loss(link, result);
     if (how == ending::node_lost && leads() && setup_.trace != nullptr)
       result.trace_gaps = "only the tasks of node " + std::to_string(node().value()) + ": " + why;
   }
