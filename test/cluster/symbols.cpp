@@ -85,7 +85,7 @@ std::string bytes_of(const rank_state& state) {
 std::optional<rank_state> state_of(const std::string& bytes) {
   if (bytes.size() % sizeof(symbol) != 0) return std::nullopt;
   rank_state state(bytes.size() / sizeof(symbol));
-  std::memcpy(state.data(), bytes.data(), bytes.size());
+  if (!state.empty()) std::memcpy(state.data(), bytes.data(), bytes.size());
   return state;
 }
 
