@@ -250,7 +250,7 @@ void session::unreachable(const std::string& why) {
 
 /// The ranks that do collectives with ranks of the lost node may be the first to report.
 void session::fail_collectives(node_id lost, const std::string& why) {
-  if (has_ended_ || !watches_) return;
+  if (!watches_) return;
   for (const auto& rank : ranks_) {
     const auto& at = rank->key;
     bool fails = false;

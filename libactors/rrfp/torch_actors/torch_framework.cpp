@@ -24,15 +24,17 @@ namespace {
 
 using shared_source = std::shared_ptr<const data::source>;
 
-result<accelerated_devices> accelerated_devices_of(const job::job& j) {
+/// Nothing: the ranks compute on the host.
+result<std::optional<accelerated_devices>> accelerated_devices_of(const job::job& j) {
+  if (j.device.kind != job::device_kind::cuda) return std::optional<accelerated_devices>{};
   auto platform = accelerator::load_cuda(j.cuda.deterministic);
   if (!platform)
     return job::blame(j, "device.kind", fmt::format("\"cuda\": {}", platform.message()));
   const auto present = static_cast<std::uint32_t>((*platform)->devices().size());
   auto use = accelerator::choose_devices(j.cuda.gpus, present);
   if (!use) return job::blame(j, "device.gpus", use.message());
-  return accelerated_devices{std::move(*platform), std::move(*use), j.cuda.deterministic,
-                             j.cuda.collectives};
+  return std::optional{accelerated_devices{std::move(*platform), std::move(*use),
+                                           j.cuda.deterministic, j.cuda.collectives}};
 }
 
 class torch_job final : public job_model {
@@ -134,7 +136,7 @@ class torch_job final : public job_model {
   }
 
   const job::job job_;
-  const std::optional<accelerated_devices> devices_;  ///< nothing: the ranks compute on the host
+  const std::optional<accelerated_devices> devices_;  ///< as accelerated_devices_of()
   const shared_source training_;
   const shared_source held_out_;  ///< null: the job evaluates nothing
 };
@@ -143,12 +145,8 @@ class torch_framework final : public framework {
  public:
   result<std::shared_ptr<const job_model>> open(const job::job& j) override {
     if (j.device.kind == job::device_kind::emulated) return std::shared_ptr<const job_model>{};
-    std::optional<accelerated_devices> devices;
-    if (j.device.kind == job::device_kind::cuda) {
-      auto found = accelerated_devices_of(j);
-      if (!found) return found.failure();
-      devices = *std::move(found);
-    }
+    auto devices = accelerated_devices_of(j);
+    if (!devices) return devices.failure();
     auto training = open(j, j.data, std::string{job::key_of(j.data)}, training_);
     if (!training) return training.failure();
     shared_source held_out;
@@ -159,7 +157,7 @@ class torch_framework final : public framework {
       held_out = std::move(*opened);
     }
     return std::shared_ptr<const job_model>{std::make_shared<const torch_job>(
-        j, std::move(devices), std::move(*training), std::move(held_out))};
+        j, *std::move(devices), std::move(*training), std::move(held_out))};
   }
 
   std::string vector_instructions() const override { return at::get_cpu_capability(); }
@@ -203,10 +201,9 @@ class torch_framework final : public framework {
 }  // namespace
 
 status compute_on_devices_of(const job::job& j, session_setup& setup) {
-  if (j.device.kind != job::device_kind::cuda) return success();
   auto found = accelerated_devices_of(j);
   if (!found) return found.failure();
-  compute_on(setup, std::move(*found));
+  if (auto& devices = *found) compute_on(setup, *std::move(devices));
   return success();
 }
 

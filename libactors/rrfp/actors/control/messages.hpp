@@ -273,7 +273,7 @@ auto fields(auto f, job_ended& x) {
   X(interrupted) X(drain_asked) X(job_ended) X(suspected)
 /// The messages that stay on their node.
 #define RRFP_LOCAL_MESSAGES(X)                                                             \
-  X(start) X(stage_ranks) X(decide_now) X(node_lost) X(node_waits) X(demanded)           \
+  X(start) X(stage_ranks) X(decide_now) X(node_lost) X(node_waits) X(demanded)             \
   X(save_ended) X(timer_fired) X(message) X(report_state) X(state_reported) X(report_due)   \
   X(stop)
 // clang-format on

@@ -57,6 +57,7 @@ job_core_options core_options(const run_context& context, const recovery_setup* 
                 .saved = std::max(totals.saved_step(), newest),
                 .evaluations = totals.evaluations() * (o.evaluation ? o.evaluation->batches : 0)};
   o.hang_timeout_s = setup.hang_timeout_s;
+  // In one process no loss can be the cause.
   o.loss_ms = context.nodes > 1 ? static_cast<std::uint32_t>(unexplained_loss_time.count()) : 0;
   return o;
 }

@@ -123,15 +123,14 @@ void receiver::on_fetched(void* request, ucs_status_t how, std::size_t, void* ar
 
 void receiver::end_fetch(std::unique_ptr<fetch> f, ucs_status_t how) {
   auto& core = node_.core;
-  if (core.fetched(f->header, how == UCS_OK ? std::string{} : said(how)) == fate::deliver)
-    std::visit(
-        [&](const auto& h) {
-          if constexpr (requires { h.message; })
-            if (f->on_device.defined())
-              return core.delivered(h, node_.sinks.deliver({h.message, std::move(f->on_device)}));
-          core.delivered(h, deliver(h, std::move(f->into)));
-        },
-        f->header);
+  const auto what = core.fetched(f->header, how == UCS_OK ? std::string{} : said(how));
+  if (what == fate::deliver && f->on_device.defined()) {
+    const auto& h = std::get<tensor_header>(f->header);
+    core.delivered(h, node_.sinks.deliver({h.message, std::move(f->on_device)}));
+  } else if (what == fate::deliver) {
+    std::visit([&](const auto& h) { core.delivered(h, deliver(h, std::move(f->into))); },
+               f->header);
+  }
   node_.publish();
 }
 
