@@ -11,6 +11,7 @@ import sys
 import pytest
 import rrfp
 from recorded_errors import off, pairs_of
+from warm import PYTHON
 
 FOLDER = pathlib.Path(__file__).parent
 ROOT = FOLDER.parents[1]
@@ -20,7 +21,7 @@ CASES = ["1f1b:4:0.4", "1f1b:8:0", "gpipe:4:0", "interleaved:4:0.4", "zero_bubbl
 def torchrun(processes, *arguments):
     done = subprocess.run(
         [
-            *[sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"],
+            *[PYTHON, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"],
             *map(str, arguments),
         ],
         capture_output=True,
@@ -94,7 +95,7 @@ def test_the_program_of_the_page_records_what_the_page_analyzes(tmp_path):
     record, analyze = re.findall(r"^```python\n(.*?)^```", page, re.S | re.M)[:2]
     (tmp_path / "train.py").write_text(record)
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"],
+        [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"],
         capture_output=True,
         text=True,
         timeout=300,

@@ -4,18 +4,18 @@ import importlib.util
 import pathlib
 import re
 import subprocess
-import sys
 
 import pytest
 import rrfp
 import torch
+from warm import PYTHON
 
 transformers = pytest.importorskip("transformers")
 PROGRAM = pathlib.Path(__file__).parents[2] / "examples/dpo/dpo.py"
 
 
 def run(*options):
-    done = subprocess.run([sys.executable, str(PROGRAM), *options], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([PYTHON, str(PROGRAM), *options], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -12,6 +12,7 @@ import time
 
 import pytest
 import torch
+from warm import PYTHON
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -81,7 +82,7 @@ def run(program, *given, **options):
 
 
 def run_processes(*given, count=2):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    launcher = [PYTHON, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
     done = subprocess.run([*launcher, str(PROGRAM), *arguments(*given)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return rows_of(done.stdout)
@@ -170,7 +171,7 @@ def test_in_order_and_ready_in_one_process_and_several_give_the_same_model(folde
 def test_an_interrupted_run_goes_on_in_the_middle_of_an_epoch_with_the_same_bits(folder, program):
     whole = run(program, folder, "uninterrupted", "--steps=22", "--every=5")
     given = arguments(folder, "interrupted", "--steps=22", "--every=5", "--set=jitter.compute=lognormal")
-    running = subprocess.Popen([sys.executable, str(PROGRAM), *given], stdout=subprocess.DEVNULL)
+    running = subprocess.Popen([PYTHON, str(PROGRAM), *given], stdout=subprocess.DEVNULL)
     saved = folder / "interrupted/checkpoint/step-00000005/manifest.json"
     deadline = time.monotonic() + 120
     while not saved.exists() and running.poll() is None and time.monotonic() < deadline:

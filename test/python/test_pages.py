@@ -3,12 +3,12 @@
 import pathlib
 import re
 import subprocess
-import sys
 import urllib.request
 
 import pytest
 import rrfp
 import torch
+from warm import PYTHON
 
 ROOT = pathlib.Path(__file__).parents[2]
 # What the page leaves to the reader.
@@ -98,7 +98,7 @@ def test_the_program_of_a_page_runs_in_two_processes(tmp_path, page, before, aft
     program = tmp_path / "train.py"
     program.write_text(before + blocks(f"docs/{page}.md", "py")[0] + after)
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)],
+        [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -112,7 +112,7 @@ def test_the_programs_before_and_after_moving_give_the_same_bits(tmp_path):
     for name, program in zip(["before", "after"], programs):
         file = tmp_path / f"{name}.py"
         file.write_text(BEFORE + program + AFTER)
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        command = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         done = subprocess.run(
             ["env", f"RESULT={tmp_path}/{name}", *command, str(file)],
             capture_output=True,

@@ -11,6 +11,7 @@ import pytest
 import torch
 from cases import CASES, PROCESSES
 from network import address, needs_network, run_nodes
+from warm import PYTHON
 
 FOLDER = pathlib.Path(__file__).parent
 
@@ -19,7 +20,7 @@ FOLDER = pathlib.Path(__file__).parent
 def trained(tmp_path_factory):
     """By process: for each case, the losses and the part."""
     folder = tmp_path_factory.mktemp("trained")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}"]
+    command = [PYTHON, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}"]
     done = subprocess.run(
         [*command, str(FOLDER / "one_process.py"), str(folder), "cases"],
         capture_output=True,
@@ -48,7 +49,7 @@ def ends_of_two(folder, what):
         port = free.getsockname()[1]
     processes = [
         subprocess.Popen(
-            [sys.executable, str(FOLDER / "one_process.py"), str(folder), what],
+            [PYTHON, str(FOLDER / "one_process.py"), str(folder), what],
             env=os.environ
             | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
             stderr=subprocess.PIPE,

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from fake_cuda import needs_fake, variables
+from warm import PYTHON
 
 FOLDER = pathlib.Path(__file__).parent
 JITTER = {"jitter.compute": "lognormal", "jitter.compute_sigma": 0.8}
@@ -29,7 +30,7 @@ def first_of(value):
 def run_cases(processes, options, cases, variables):
     done = subprocess.run(
         [
-            *[sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"],
+            *[variables.get("PYTHON_EXEC", PYTHON), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"],
             *[str(FOLDER / "ready_program.py"), repr(options), *cases],
         ],
         capture_output=True,
@@ -89,7 +90,7 @@ def test_the_program_that_measures_gpus():
 )
 def test_a_rank_is_told_at_once_how_another_one_left(tmp_path, how, told):
     start = lambda rank: subprocess.Popen(
-        [sys.executable, str(FOLDER / "leaving_program.py"), str(rank), str(tmp_path / "store"), how],
+        [PYTHON, str(FOLDER / "leaving_program.py"), str(rank), str(tmp_path / "store"), how],
         stdout=subprocess.PIPE,
         text=True,
     )

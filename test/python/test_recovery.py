@@ -5,12 +5,12 @@ import pathlib
 import signal
 import socket
 import subprocess
-import sys
 import threading
 
 import pytest
 import torch
 from recovering_process import STEPS, STAGES, Part, batch, pipeline
+from warm import PYTHON
 
 FOLDER = pathlib.Path(__file__).parent
 LIVES_MAX = 10
@@ -27,7 +27,7 @@ def run(folder, world, *kills, lives=LIVES_MAX, **environment):
 
     def live(rank):
         env = {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
-        command = [sys.executable, str(FOLDER / "recovering_process.py"), str(folder), *kills]
+        command = [PYTHON, str(FOLDER / "recovering_process.py"), str(folder), *kills]
         env = os.environ | {key: str(value) for key, value in (env | environment).items()}
         for _ in range(lives):
             done = subprocess.run(command, env=env, stderr=subprocess.PIPE, text=True, cwd=FOLDER, timeout=200)

@@ -2,7 +2,6 @@
 
 import pathlib
 import subprocess
-import sys
 
 import pytest
 import rrfp
@@ -10,6 +9,7 @@ import torch
 import transformers
 from models import adam
 from test_transformers import ids_of, loss_fn, make
+from warm import PYTHON
 
 FOLDER = pathlib.Path(__file__).parent
 
@@ -49,7 +49,7 @@ def losses_of(pipe, steps):
 def checkpoint_of_two_processes(tmp_path_factory):
     """Its folder."""
     folder = tmp_path_factory.mktemp("checkpoint")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     program = folder / "program.py"
     program.write_text(f"import sys; sys.path.insert(0, {str(FOLDER)!r})\n" + PROGRAM)
     done = subprocess.run([*command, str(program), str(folder / "saved")], capture_output=True, text=True, timeout=200)
