@@ -68,8 +68,9 @@ auto with_gil(Work work) {
       const auto name = py::str(py::type::of(e.value()).attr("__name__"));
       why = py::str(e.value());
       if (why.empty()) why = name;
-      if (e.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // the program gets it later
       is_input = py::str(py::getattr(e.value(), "kind", py::none())).equal(py::str("bad_input"));
+      // The program gets it later, as would the next call of Python here.
+      if (e.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
     }
   }
   if (is_input) throw compute::compute_error(compute::compute_fault::data, why);

@@ -13,6 +13,7 @@ from ._closing import close_at_exit
 from ._draws import is_inside
 from ._errors import Error
 from ._model import Model, parts_of, text_of
+from ._modules import one_line
 from ._rendezvous import AgentStore
 from ._settings import in_words_of_settings, lines_of, with_whole_tasks
 from ._settings import text_of as text_of_setting
@@ -348,9 +349,9 @@ class Pipeline:
         self._check_outside()
         self._end()
 
-    def _end(self):
+    def _end(self, *why):
         if self._pipeline is not None:
-            self._pipeline.close()
+            self._pipeline.close(*why)
             self._model.drop_gradients()
 
     def __enter__(self):
@@ -358,7 +359,8 @@ class Pipeline:
 
     def __exit__(self, kind, error, traceback):
         if kind is not None:
-            return self.close()
+            self._check_outside()
+            return self._end("the program has ended" if kind is SystemExit else one_line(error))
         try:
             self.finish()
         except Error as e:

@@ -2,12 +2,15 @@
 /// it can be killed.
 #include <catch2/catch.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -29,12 +32,13 @@ using Catch::Matchers::Contains;
 
 constexpr std::uint32_t nodes = 3;
 
-job::job small_job(std::uint32_t restarts) {
+job::job small_job(std::uint32_t restarts, std::uint32_t ranks = 1) {
   const test::scratch_folder folder;
   const auto file = folder / "small.toml";
   std::ofstream{file} << R"([pipeline]
 stages = 3
 microbatches = 3
+tp = )" << ranks << R"(
 [train]
 steps = 24
 [device]
@@ -95,8 +99,8 @@ class small_cluster {
  public:
   using change = std::function<void(session_setup&)>;
 
-  explicit small_cluster(std::uint32_t restarts, change change_setup = {})
-      : job_(small_job(restarts)), change_(std::move(change_setup)) {
+  explicit small_cluster(std::uint32_t restarts, change change_setup = {}, std::uint32_t ranks = 1)
+      : job_(small_job(restarts, ranks)), change_(std::move(change_setup)) {
     REQUIRE(::pipe(steps_) == 0);
     for (std::uint32_t n = 0; n < nodes; ++n) start(n);
   }
@@ -176,12 +180,16 @@ TEST_CASE("a job goes on after the loss of any node, to the same bits, and ends 
   CHECK_THAT(c.said(1), Contains("written 0; losses 2"));
 }
 
-/// Its first stage fails once, in step 6, as if another rank did not answer a collective.
+/// Each rank of its first stage fails once, in step 6: alone as if another rank did not answer a
+/// collective, in a group by a collective whose error it tells as its own, as a program's code
+/// does.
 class broken_collective final : public compute::without_parameters {
  public:
-  broken_collective(const pipeline_shape& shape, const rank_address& at)
-      : is_first_(at.stage == stage_id{0}),
-        whole_(shape, at.stage, {[](auto&&...) { return 4; }, 0, at.replica, {}}) {}
+  broken_collective(const pipeline_shape& shape, const rank_place& place)
+      : is_first_(place.address.stage == stage_id{0}),
+        group_(place.group),
+        whole_(shape, place.address.stage,
+               {[](auto&&...) { return 4; }, 0, place.address.replica, {}}) {}
 
   void begin_step(step_id step, compute::step_purpose purpose,
                   const microbatch_shares& microbatches) override {
@@ -189,15 +197,25 @@ class broken_collective final : public compute::without_parameters {
     whole_.begin_step(step, purpose, microbatches);
   }
   tensor_buffer run(const launch& l, tensor_buffer input) override {
-    static bool has_failed = false;
-    if (is_first_ && step_ == step_id{6} && !std::exchange(has_failed, true))
-      throw compute::group_error("no answer");
+    static std::atomic<std::uint32_t> failures = 0;
+    if (is_first_ && step_ == step_id{6} && failures++ < (group_ ? group_->size() : 1)) fail(l);
     return whole_.run(l, std::move(input));
   }
   std::vector<compute::microbatch_loss> losses() const override { return whole_.losses(); }
 
  private:
+  void fail(const launch& l) {
+    if (!compute::is_parallel(group_)) throw compute::group_error("no answer");
+    group_->set_task(step_, l);
+    try {  // each rank with another size
+      group_->all_reduce_sum(make_host_buffer(dtype::int64, {1 + group_->rank()}));
+    } catch (const compute::group_error& e) {
+      throw std::runtime_error(e.what());
+    }
+  }
+
   const bool is_first_;
+  const std::shared_ptr<compute::rank_group> group_;
   step_id step_{};
   emulated_compute whole_;
 };
@@ -206,12 +224,13 @@ void break_collective(session_setup& setup) {
   setup.emulated.reset();
   setup.make_compute = [](const session_setup& s, const rank_place& place) {
     return std::shared_ptr<compute::rank_compute>{
-        std::make_shared<broken_collective>(s.shape, place.address)};
+        std::make_shared<broken_collective>(s.shape, place)};
   };
 }
 
 TEST_CASE("a collective that fails just before a loss is known is its effect") {
-  small_cluster c{1, break_collective};
+  const std::uint32_t ranks = GENERATE(1, 2);
+  small_cluster c{1, break_collective, ranks};
   c.wait_for_steps(5);
   std::this_thread::sleep_for(std::chrono::milliseconds{300});
   c.kill(1);

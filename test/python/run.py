@@ -22,7 +22,7 @@ groups = {
     "engines": ["engines"],
     "families": ["families"],
     "ready_schedule": ["ready_schedule"],
-    "recovery": ["recovery"],
+    "recovery": ["endings", "recovery"],
     "transformers": ["adapters", "dpo", "finetune", "towers", "transformers"],
 }
 path_of = lambda name: str(folder / f"test_{name}.py")

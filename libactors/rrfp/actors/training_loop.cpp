@@ -450,7 +450,11 @@ bool training_loop::is_over() {
 
 error training_loop::failure() const {
   const auto kind = kind_of(ended_.how);
-  if (!kind) return error{"the training is over", error_kind::failed};
+  if (!kind)
+    return error{is_finished_ ? "the training is over"
+                              : "the leading process has finished, but this one goes on: expected "
+                                "the same calls in every process",
+                 error_kind::failed};
   const auto is_silent = *kind == error_kind::interrupted && ended_.message.empty();
   return error{is_silent ? "interrupted" : ended_.message, *kind};
 }

@@ -30,6 +30,10 @@ class channel_collective final : public collective {
         frames_(size()),
         lengths_(size()) {}
 
+  status health() const override {
+    const std::lock_guard lock(mutex_);
+    return failure_.empty() ? success() : error{failure_};
+  }
   void abort(const std::string& why) override {
     {
       const std::lock_guard lock(mutex_);
@@ -71,7 +75,7 @@ class channel_collective final : public collective {
   std::vector<std::vector<std::byte>> frames_;
   std::vector<std::size_t> lengths_;
   std::vector<std::byte> sum_, part_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::string failure_;  // guarded by mutex_
 };
 
@@ -85,10 +89,7 @@ status channel_collective::for_others(Work work) {
 }
 
 status channel_collective::run(const request& r) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_.empty()) return error{failure_};
-  }
+  if (auto healthy = health(); !healthy) return healthy;
   auto done = perform(r);
   ++calls_;
   // The other ranks need not wait for their own limits.

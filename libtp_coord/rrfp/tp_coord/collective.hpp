@@ -64,8 +64,8 @@ class collective {
   /// Whether buffers are device memory. Calls then enqueue their work into the stream of the
   /// calling thread, and an error may appear only later, in health().
   virtual bool on_device() const { return false; }
-  /// The error that broke the group between calls, if any. Thread-safe.
-  virtual status health() const { return success(); }
+  /// The error that broke the group, if any. Thread-safe.
+  virtual status health() const = 0;
 
   /// Ends the current call of every rank in the group, and all later calls, with an error that
   /// contains `why`. Thread-safe; does not wait.

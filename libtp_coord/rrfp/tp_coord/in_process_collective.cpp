@@ -60,6 +60,7 @@ class in_process_group {
   std::uint32_t size() const { return static_cast<std::uint32_t>(members_.size()); }
 
   status run(rank_id rank, const collective::request& r);
+  status health() const { return barrier_state(word_.load()).is_broken() ? failure() : success(); }
   void abort(const std::string& why);
 
  private:
@@ -285,6 +286,7 @@ class in_process_collective final : public collective {
   in_process_collective(rank_id rank, std::shared_ptr<in_process_group> group)
       : collective(rank, group->size()), group_(std::move(group)) {}
 
+  status health() const override { return group_->health(); }
   void abort(const std::string& why) override { group_->abort(why); }
 
  private:

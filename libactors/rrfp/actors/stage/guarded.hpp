@@ -24,13 +24,12 @@ bool run_guarded(const tp_rank_setup& rank, Work&& work) {
     return true;
   } catch (const compute::compute_error& e) {
     using enum compute::compute_fault;
-    if (e.fault() == collective) {
+    if (e.fault() == data || e.fault() == non_finite_loss)
+      post(rank.supervisor, failed{{e.what(), error_kind::bad_input}});
+    else if (e.fault() == collective)
       rank.suspect(e.what());
-    } else {
-      const bool by_input = e.fault() == data || e.fault() == non_finite_loss;
-      post(rank.supervisor,
-           failed{{e.what(), by_input ? error_kind::bad_input : error_kind::failed}});
-    }
+    else
+      rank.report(e.what());
   } catch (const compute::group_error& e) {
     rank.suspect(rank.name() + ": " + e.what());
   } catch (const std::exception& e) {

@@ -14,12 +14,17 @@ namespace rrfp::actors {
 
 namespace {
 
+/// The error that broke one of the groups, if any.
+status health_of(const rank_collectives& groups) {
+  for (const auto& group : {groups.stage, groups.replicas})
+    if (group != nullptr)
+      if (auto healthy = group->health(); !healthy) return healthy;
+  return success();
+}
+
 /// Throws if a group failed while the device worked: the results are invalid then.
 void require_health(const rank_collectives& groups) {
-  for (const auto& group : {groups.stage, groups.replicas}) {
-    if (group == nullptr) continue;
-    if (auto healthy = group->health(); !healthy) throw compute::group_error(healthy.message());
-  }
+  if (auto healthy = health_of(groups); !healthy) throw compute::group_error(healthy.message());
 }
 
 /// Sends a complete tensor; copies it to host memory first if the transport cannot read it.
@@ -140,12 +145,17 @@ std::string tp_rank_setup::name() const {
   return fmt::format("stage {} rank {}", address.stage.value(), address.rank.value());
 }
 
-void tp_rank_setup::fail(const std::string& why) const {
-  post(supervisor, failed{{name() + ": " + why, error_kind::failed}});
-}
+void tp_rank_setup::fail(const std::string& why) const { report(name() + ": " + why); }
 
 void tp_rank_setup::suspect(const std::string& why) const {
   post(supervisor, suspected{{why, error_kind::failed}});
+}
+
+void tp_rank_setup::report(const std::string& why) const {
+  if (health_of(groups))
+    post(supervisor, failed{{why, error_kind::failed}});
+  else
+    suspect(why);
 }
 
 tp_rank::tp_rank(caf::actor_config& config, tp_rank_setup setup)

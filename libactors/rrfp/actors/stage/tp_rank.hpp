@@ -43,6 +43,8 @@ struct tp_rank_setup : rank_parts {
   /// Reports that a collective failed. The job ends, too, but the cause may be a lost node, which
   /// the membership reports later.
   void suspect(const std::string& why) const;
+  /// Reports a failure; what fails with a broken group fails because of a collective.
+  void report(const std::string& why) const;
 
   actor_ref supervisor;
   std::shared_ptr<run_context> context;
