@@ -1,9 +1,11 @@
 """The pipeline of a Python program."""
 
+import _thread
 import contextlib
 import dataclasses
 import os
 import sys
+import threading
 
 import torch
 
@@ -369,7 +371,10 @@ class Pipeline:
             self.close()  # The program has had this error, and goes on.
 
     def __del__(self):
-        self._end()
+        try:
+            self._end()
+        except KeyboardInterrupt:  # Python would ignore it here.
+            threading.Timer(0.01, _thread.interrupt_main).start()
 
     def _cut(self, args, kwargs, target, n_microbatches):
         """The arguments of a step as a batch."""

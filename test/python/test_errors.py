@@ -205,6 +205,15 @@ def test_ctrl_c_ends_a_step():
     pipe.close()
 
 
+def test_ctrl_c_is_not_lost_as_a_pipeline_is_deleted():
+    pipe = rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=2)
+    pipe.close()
+    pipe._end = lambda: signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        del pipe
+        time.sleep(5)
+
+
 # A soak: RRFP_RUNS=1000 scripts/test -R python_test
 RUNS = int(os.environ.get("RRFP_RUNS", "50"))
 
