@@ -227,9 +227,10 @@ def _described(leaf):
         text["whole"] = [list(leaf.shape), list(leaf.stride())]
         data = leaf.detach().to_local()
     else:
-        if type(leaf) not in (torch.Tensor, torch.nn.Parameter):
+        result = leaf.trigger_wait() if hasattr(leaf, "trigger_wait") else leaf  # of a collective that may still run
+        if type(result) not in (torch.Tensor, torch.nn.Parameter):
             raise TypeError(f"between stages: expected plain tensors, got {type(leaf).__name__}")
-        data = _dense(leaf.detach())
+        data = _dense(result.detach())
     text |= {"dtype": str(leaf.dtype).removeprefix("torch."), "shape": list(data.shape), "grad": leaf.requires_grad}
     if data.numel() == 0 or _has_plain_strides(data):
         return text, data

@@ -38,6 +38,18 @@ class Block(torch.nn.Module):
         return y if self.outputs == 1 else (y, (x + y).half(), torch.ones(len(x), dtype=torch.bool))
 
 
+class Ending(torch.nn.Module):
+    """Ends with what may be the result of a collective."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(width, 2 * width)
+        self.second = torch.nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        return self.second(torch.nn.functional.gelu(self.first(x)))
+
+
 def blocks(count, make=lambda i: Block()):
     torch.manual_seed(0)
     with torch.device("cpu"):
@@ -272,17 +284,17 @@ def replicated(options):
     for x, y in zip(inputs, targets):
         loss_fn(whole[1](whole[0](x)), y).backward()
     for (name, a), b in zip(part.module.named_parameters(), whole[pp].parameters()):
-        torch.testing.assert_close(a.grad, b.grad / 8, rtol=1e-5, atol=1e-7, msg=name)
+        torch.testing.assert_close(a.grad, b.grad / 8, rtol=1e-5, atol=1e-7, msg=lambda text: f"{name}: {text}")
     schedule.close()
 
 
-def tensor_parallel(options):
+def tensor_parallel(options, make=lambda i: Block()):
     """Two stages of two tensor-parallel ranks, with sequence parallelism if the options say so."""
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     mesh = init_device_mesh(device.type, (2, 2), mesh_dim_names=("pp", "tp"))
     pp = mesh["pp"].get_local_rank()
-    whole = blocks(2)
+    whole = blocks(2, make)
     part = parallelize_module(
         copy.deepcopy(whole[pp]), mesh["tp"], {"first": ColwiseParallel(), "second": RowwiseParallel()}
     )
@@ -301,8 +313,12 @@ def tensor_parallel(options):
         loss_fn(whole[1](whole[0](x)), y).backward()
     for (name, a), b in zip(part.named_parameters(), whole[pp].parameters()):
         grad = a.grad.full_tensor() if hasattr(a.grad, "full_tensor") else a.grad
-        torch.testing.assert_close(grad, b.grad / 6, rtol=1e-5, atol=1e-7, msg=name)
+        torch.testing.assert_close(grad, b.grad / 6, rtol=1e-5, atol=1e-7, msg=lambda text: f"{name}: {text}")
     schedule.close()
+
+
+def tensor_parallel_at_the_end(options):
+    tensor_parallel(options, lambda i: Ending())
 
 
 def reported(options):
