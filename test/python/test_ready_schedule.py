@@ -17,10 +17,13 @@ RUNS = [
     (3, {"settings": JITTER}, ["one_chunk", "interleaved", "v_shape", "many_outputs", "other_counts"]),
     (2, {"split_backward": False, "settings": JITTER}, ["one_chunk", "interleaved"]),
     (2, {"policy": "bf", "slots": 2}, ["one_chunk", "v_shape"]),
-    (4, {}, ["fully_sharded", "replicated", "tensor_parallel", "collective_outside"]),
+    (4, {}, ["fully_sharded", "replicated", "tensor_parallel", "tensor_parallel_at_the_end", "collective_outside"]),
     (2, {}, ["in_a_trainer", "reported", "refused", "raised", "disagreeing"]),
     (2, {}, ["interrupted"]),
 ]
+WRONG = (
+    'Error: settings["jitter.compute"]: expected "none", "lognormal", "paper" or "lognormal+paper", got "none such"'
+)
 
 
 def first_of(value):
@@ -81,8 +84,8 @@ def test_the_program_that_measures_gpus():
     "how, told",
     [
         ("before", "rank 1 has ended before its first step"),
-        ("wrong leader", "rank 0 has ended before its first step"),
-        ("wrong", "rank 1 has ended before its first step"),
+        ("wrong leader", f"rank 0 has ended before its first step: {WRONG}"),
+        ("wrong", f"rank 1 has ended before its first step: {WRONG}"),
         ("exit", "node 1 (stage 1): the program has ended"),
         ("raise", "node 1 (stage 1): LookupError: no more rows"),
         ("close", "node 1 (stage 1): has finished, but other processes have begun another step"),

@@ -11,6 +11,7 @@ from .._draws import Draws
 from .._messages import decode, encode
 from .._modules import forwards_in_order
 from .._part import Part, Slot
+from ._rendezvous import telling_the_cause
 
 
 class Local:
@@ -48,7 +49,8 @@ class StagePart(Part):
         self._step = step
         self._has_contexts = bool(getattr(self.stage, "_forward_contexts", None))
         if self.is_sharded:
-            _begin_fsdp(self.stage.submod, trains, is_first=not self._is_checked)
+            with telling_the_cause():
+                _begin_fsdp(self.stage.submod, trains, is_first=not self._is_checked)
         self._is_checked = True
 
     def seeds(self):
@@ -107,10 +109,11 @@ class StagePart(Part):
     def end(self, scale):
         """Reduces what data-parallel ranks share, after the last task."""
         module = self.stage.submod
-        if isinstance(module, DistributedDataParallel):
-            _average(module)
-        elif self.is_sharded:
-            _reduce_fsdp(module)
+        with telling_the_cause():
+            if isinstance(module, DistributedDataParallel):
+                _average(module)
+            elif self.is_sharded:
+                _reduce_fsdp(module)
         if scale != 1:
             for p in module.parameters():
                 if p.grad is not None:

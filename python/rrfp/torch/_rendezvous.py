@@ -1,39 +1,71 @@
 """How the ranks of a pipeline find each other: through the store of torch.distributed."""
 
 import atexit
+import contextlib
 import json
 import os
 import secrets
 import socket
+import sys
 import tempfile
 import time
 
 import torch.distributed as dist
 
 from .._errors import Error
+from .._modules import one_line
 
 _made = 0  # pipelines of this process, which all ranks make in the same order
 
 
 def _departures():
-    """Where ranks that end tell those that still wait for their first step."""
+    """Where ranks that end tell the others why."""
     return dist.PrefixStore("rrfp/left", dist.distributed_c10d._get_default_store())
+
+
+def _reason(left, rank):
+    text = left.get(str(rank)).decode()
+    return f": {text}" if text else ""
 
 
 def _check_here(left, rank):
     if left.check([str(rank)]):
-        raise Error(f"rank {rank} has ended before its first step")
+        raise Error(f"rank {rank} has ended before its first step{_reason(left, rank)}")
 
 
 @atexit.register
 def _depart():
     if dist.is_initialized():
-        try:
+        failure = getattr(sys, "last_value", None)  # the exception that ends the program
+        with contextlib.suppress(RuntimeError):  # who had the store has ended
             left = _departures()
-            left.set(str(dist.get_rank()), "")
+            left.set(str(dist.get_rank()), one_line(failure) if failure else "")
             left.add("count", 1)
-        except RuntimeError:
-            pass  # who had the store has ended
+
+
+def _cause():
+    """Why a rank has ended, if one tells it within 3 s."""
+    until = time.monotonic() + 3
+    with contextlib.suppress(RuntimeError):
+        left = _departures()
+        while time.monotonic() < until:
+            for rank in range(dist.get_world_size()):
+                if left.check([str(rank)]):
+                    return f"rank {rank} has ended{_reason(left, rank)}"
+            time.sleep(0.05)
+    return None
+
+
+@contextlib.contextmanager
+def telling_the_cause():
+    """Around collectives with ranks of other pipelines, which fail when one of them has ended."""
+    try:
+        yield
+    except RuntimeError as e:
+        cause = _cause()
+        if cause is None:
+            raise
+        raise Error(cause) from e
 
 
 class Rendezvous:
