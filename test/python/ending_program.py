@@ -1,6 +1,6 @@
 """A rank of test_endings.py, of a pipeline of either kind: one rank ends in the given way at some moment of 6 steps.
 
-usage: ending_program.py pipeline|ready WAY VICTIM STEP MICROBATCH SPLIT SIGMA SECONDS
+usage: ending_program.py pipeline|ready|replicated WAY VICTIM STEP MICROBATCH SPLIT SIGMA SECONDS
 """
 
 import os
@@ -64,15 +64,23 @@ def between():
 
 
 x = torch.randn(8, 8)
-args, target = (x,) if rank == 0 else (), {"target": x} if rank == world - 1 else {}
+stages = 2 if kind == "replicated" else world
+index = rank * stages // world
+args, target = (x,) if index == 0 else (), {"target": x} if index == stages - 1 else {}
 settings = {"jitter.compute": "lognormal", "jitter.compute_sigma": float(sigma)} if float(sigma) > 0 else {}
-if kind == "ready":
+if kind != "pipeline":
     import torch.distributed as dist
     from rrfp.torch import ReadySchedule
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.pipelining import PipelineStage
 
     dist.init_process_group("gloo")
-    stage = PipelineStage(Part(), rank, world, torch.device("cpu"))
+    part, group = Part(), None
+    if kind == "replicated":
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+        part = torch.nn.parallel.DistributedDataParallel(part, process_group=mesh["dp"].get_group())
+        group = mesh["pp"].get_group()
+    stage = PipelineStage(part, index, stages, torch.device("cpu"), group=group)
     schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, split_backward=split == "True", settings=settings)
     while step < 6 or way == "interrupt at any moment":
         between()

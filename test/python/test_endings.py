@@ -9,6 +9,7 @@ import socket
 import subprocess
 
 import pytest
+import torch
 from warm import PYTHON
 
 PROGRAM = pathlib.Path(__file__).with_name("ending_program.py")
@@ -38,7 +39,20 @@ def test_the_others_tell_how_one_process_ended(kind, run):
     given = [victim, step, chance.randrange(1, 5), chance.random() < 0.5, chance.choice([0, 0.8]), 0.05 * chance.random()]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    variables = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    check(world, kind, way, given, {"MASTER_PORT": str(port)})
+
+
+@pytest.mark.parametrize("way", ["raise in forward", "kill in forward"])
+@pytest.mark.parametrize("victim", range(4))
+def test_the_ranks_of_the_other_pipeline_tell_it_too(way, victim):
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # as torchrun has one
+    variables = {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    check(4, "replicated", way, [victim, 2, 3, True, 0.8, 0], variables)
+
+
+def check(world, kind, way, given, variables):
+    victim = given[0]
+    variables |= {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
     processes = [
         subprocess.Popen(
             [PYTHON, str(PROGRAM), kind, way, *map(str, given)],
