@@ -17,11 +17,15 @@ def close_at_exit(runtime):
     _open.add(runtime)
 
 
+def why_ended(failure):
+    """What other processes are told of a program that leaves its pipeline by this exception, or by none."""
+    return "the program has ended" if failure is None or isinstance(failure, SystemExit) else one_line(failure)
+
+
 @atexit.register
 def _close_all():
-    failure = getattr(sys, "last_value", None)  # the exception that ends the program
     for runtime in list(_open):
-        runtime.close(one_line(failure) if failure else "the program has ended")
+        runtime.close(why_ended(getattr(sys, "last_value", None)))  # the exception that ends the program
 
 
 def end_child(e):

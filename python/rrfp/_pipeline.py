@@ -11,11 +11,10 @@ import torch
 
 from . import _runtime
 from ._batches import Batch
-from ._closing import close_at_exit
+from ._closing import close_at_exit, why_ended
 from ._draws import is_inside
 from ._errors import Error
 from ._model import Model, parts_of, text_of
-from ._modules import one_line
 from ._rendezvous import AgentStore
 from ._settings import in_words_of_settings, lines_of, with_whole_tasks
 from ._settings import text_of as text_of_setting
@@ -362,7 +361,7 @@ class Pipeline:
     def __exit__(self, kind, error, traceback):
         if kind is not None:
             self._check_outside()
-            return self._end("the program has ended" if kind is SystemExit else one_line(error))
+            return self._end(why_ended(error))
         try:
             self.finish()
         except Error as e:

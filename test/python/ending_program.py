@@ -57,10 +57,15 @@ def loss_fn(output, target):
     return torch.nn.functional.mse_loss(output, target)
 
 
-def between():
-    may_end("raise in program", "exit in program", "kill in program")
-    if way == "interrupt at any moment" and rank == int(victim) and step == int(at_step):
-        threading.Timer(float(seconds), os.kill, (os.getpid(), signal.SIGINT)).start()
+def train(run_step):
+    global step, forwards
+    while step < 6 or way == "interrupt at any moment":
+        may_end("raise in program", "exit in program", "kill in program")
+        if way == "interrupt at any moment" and rank == int(victim) and step == int(at_step):
+            threading.Timer(float(seconds), os.kill, (os.getpid(), signal.SIGINT)).start()
+        forwards = 0
+        run_step(*args, **target)
+        step += 1
 
 
 x = torch.randn(8, 8)
@@ -82,20 +87,12 @@ if kind != "pipeline":
         group = mesh["pp"].get_group()
     stage = PipelineStage(part, index, stages, torch.device("cpu"), group=group)
     schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, split_backward=split == "True", settings=settings)
-    while step < 6 or way == "interrupt at any moment":
-        between()
-        forwards = 0
-        schedule.step(*args, **target)
-        step += 1
+    train(schedule.step)
     schedule.close()
 else:
     import rrfp
 
-    last = loss_fn if rank == world - 1 else None
+    last = loss_fn if index == stages - 1 else None
     options = {"optimizer": lambda p: torch.optim.SGD(p, 0.01), "settings": settings}
     with rrfp.Pipeline(Part(), last, n_stages=world, n_microbatches=4, **options) as pipe:
-        while step < 6 or way == "interrupt at any moment":
-            between()
-            forwards = 0
-            pipe.step(*args, **target)
-            step += 1
+        train(pipe.step)

@@ -1,12 +1,18 @@
-"""Processes in a network of their own, where each node has an address that is not loopback."""
+"""Ports of this machine, and processes in a network of their own, where each node has an address that is not loopback."""
 
 import os
 import shlex
+import socket
 import subprocess
 
 import pytest
 
 ENTER = ["unshare", "--map-root-user", "--net", "--mount", "sh", "-ec"]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
 
 
 def can_be_made():

@@ -5,11 +5,11 @@ import pathlib
 import random
 import re
 import signal
-import socket
 import subprocess
 
 import pytest
 import torch
+from network import free_port
 from warm import PYTHON
 
 PROGRAM = pathlib.Path(__file__).with_name("ending_program.py")
@@ -37,9 +37,7 @@ def test_the_others_tell_how_one_process_ended(kind, run):
     victim = world - 1 if way == "raise in loss" else chance.randrange(world)
     step = chance.randrange(1, 4)  # a rank that is killed before may be waited for as long as torch's timeout says
     given = [victim, step, chance.randrange(1, 5), chance.random() < 0.5, chance.choice([0, 0.8]), 0.05 * chance.random()]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    check(world, kind, way, given, {"MASTER_PORT": str(port)})
+    check(world, kind, way, given, {"MASTER_PORT": str(free_port())})
 
 
 @pytest.mark.parametrize("way", ["raise in forward", "kill in forward"])

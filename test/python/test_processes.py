@@ -3,14 +3,13 @@
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 
 import pytest
 import torch
 from cases import CASES, PROCESSES
-from network import address, needs_network, run_nodes
+from network import address, free_port, needs_network, run_nodes
 from warm import PYTHON
 
 FOLDER = pathlib.Path(__file__).parent
@@ -44,9 +43,7 @@ def test_every_process_trains_its_part_to_the_bits_of_a_plain_loop(trained, name
 
 def ends_of_two(folder, what):
     """Without torchrun, which ends the others itself as soon as one is gone."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     processes = [
         subprocess.Popen(
             [PYTHON, str(FOLDER / "one_process.py"), str(folder), what],
@@ -90,8 +87,7 @@ def test_ctrl_c_ends_the_wait_for_other_processes():
         "try: Pipeline(n_stages=2, n_microbatches=2, settings=settings).step()\n"
         "except KeyboardInterrupt: print('ended')\n"
     )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     done = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | variables, capture_output=True, text=True, timeout=100

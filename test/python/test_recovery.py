@@ -3,12 +3,12 @@
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import threading
 
 import pytest
 import torch
+from network import free_port
 from recovering_process import STEPS, STAGES, Part, batch, pipeline
 from warm import PYTHON
 
@@ -20,9 +20,7 @@ def run(folder, world, *kills, lives=LIVES_MAX, **environment):
     """Each process in a loop that starts it again when it was killed. Returns what each one saved and printed; with one
     life, without those that were killed."""
     folder.mkdir(exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     ends, errors = [None] * world, [""] * world
 
     def live(rank):
