@@ -1,11 +1,8 @@
 /// What a rank computes, as a Python object (rrfp/_rank.py): tensors cross as DLPack capsules.
 #pragma once
 
-#include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -53,56 +50,15 @@ using state_part = std::tuple<std::vector<std::int64_t>, std::int64_t, std::int6
 using state_entry = std::tuple<std::string, std::string, std::vector<std::int64_t>, py::capsule,
                                std::optional<state_part>>;
 
-/// Lets a rank begin a step when the program of its process has given the batch: other processes
-/// may have begun it before. Thread-safe.
-class step_gate {
- public:
-  explicit step_gate(std::chrono::milliseconds limit) : limit_(limit) {}
-
-  void open_for(step_id step) {
-    const std::lock_guard lock{mutex_};
-    step_ = step;
-    changed_.notify_all();
-  }
-  /// A run begins.
-  void reset() {
-    const std::lock_guard lock{mutex_};
-    is_closed_ = false;
-    step_.reset();
-  }
-  void close() {
-    const std::lock_guard lock{mutex_};
-    is_closed_ = true;
-    changed_.notify_all();
-  }
-  /// Throws after the limit, and if the run is over.
-  void wait_for(step_id step) {
-    std::unique_lock lock{mutex_};
-    if (!changed_.wait_for(lock, limit_, [&] { return is_closed_ || step_ == step; }))
-      throw std::runtime_error(
-          "this process did not get the batch of the step in time, but other processes did");
-    if (step_ != step) throw std::runtime_error("the training is over");
-  }
-
- private:
-  const std::chrono::milliseconds limit_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::optional<step_id> step_;
-  bool is_closed_ = false;
-};
-
 class python_rank final : public compute::rank_compute {
  public:
   /// `has_thread`: it does not compute on the thread of the program.
-  python_rank(py::object rank, const actors::rank_place& place, std::shared_ptr<step_gate> gate,
-              bool has_thread)
+  python_rank(py::object rank, const actors::rank_place& place, bool has_thread)
       : rank_(shared(std::move(rank))),
         run_(shared(py::none())),
         stage_(place.address.stage),
         replica_(place.address.replica),
         group_(place.group),
-        gate_(std::move(gate)),
         has_thread_(has_thread),
         forwards_in_order_(rank_->attr("forwards_in_order").cast<bool>()),
         tied_side_(static_cast<compute::tie>(rank_->attr("tied_side").cast<int>())) {}
@@ -115,7 +71,6 @@ class python_rank final : public compute::rank_compute {
                   const microbatch_shares& microbatches) override {
     step_ = step;
     guarded("begin", [&] {
-      gate_->wait_for(step);
       call("begin", number_of(step), purpose != compute::step_purpose::evaluation,
            microbatches.counts.by_replica, pieces_of(microbatches));
       with_gil([&] { *run_ = rank_->attr("run"); });
@@ -299,7 +254,6 @@ class python_rank final : public compute::rank_compute {
   const stage_id stage_;
   const replica_id replica_;
   const std::shared_ptr<compute::rank_group> group_;
-  const std::shared_ptr<step_gate> gate_;
   const bool has_thread_;
   const bool forwards_in_order_;
   const compute::tie tied_side_;

@@ -153,17 +153,16 @@ struct runtime_options {
   bool traces = false, has_state = false;
 };
 
-/// Each process tells all one line once its parts are made, and hears the lines of all.
-std::function<status(actors::membership*)> exchange_of(runtime_options& o) {
-  if (o.tell.is_none()) return {};
-  return [tell = shared(std::move(o.tell)),
-          hear = shared(std::move(o.hear))](actors::membership* members) {
-    const auto mine = caught([&] {
+/// Each process tells all one text once its parts are made, and hears the texts of all.
+void exchange_texts(actors::session_setup& setup, runtime_options& o) {
+  if (o.tell.is_none()) return;
+  setup.tell = [tell = shared(std::move(o.tell))] {
+    return caught([&] {
       return with_gil([&] { return result<std::string>{(*tell)().cast<std::string>()}; });
     });
-    const auto all = members != nullptr ? actors::lines_of_all(*members, mine) : mine;
-    if (!all) return status{all.failure()};
-    with_gil([&] { (*hear)(*all); });
+  };
+  setup.hear = [hear = shared(std::move(o.hear))](const std::vector<std::string>& all) {
+    with_gil([&] { (*hear)(all); });
     return success();
   };
 }
@@ -196,16 +195,14 @@ class runtime {
       };
     if (!o.order.is_none())
       orders_ = std::make_shared<python_orders>(std::move(o.order));
-    gate_ = std::make_shared<step_gate>(actors::patience_of(j));
-    options.hooks.on_begin = [gate = gate_] { gate->reset(); };
-    options.hooks.on_end = [gate = gate_] { gate->close(); };
     loop_ = std::make_shared<actors::training_loop>(j, std::move(options));
     auto framework =
         std::make_shared<python_framework>(std::move(o.instructions), std::move(o.connect));
     const auto opened = without_gil([&] {
       auto setup = setup_for(j, std::move(o.make_rank), o.has_state, on_caller);
       if (!setup) return status{setup.failure()};
-      return loop_->open(std::move(framework), *std::move(setup), exchange_of(o), trace_,
+      exchange_texts(*setup, o);
+      return loop_->open(std::move(framework), *std::move(setup), trace_,
                          [hook = shared(std::move(o.look))] {
                            look();
                            const py::gil_scoped_acquire gil;
@@ -228,9 +225,8 @@ class runtime {
     const auto purpose = !trains   ? step_purpose::evaluation
                          : updates ? step_purpose::training
                                    : step_purpose::accumulation;
-    const auto passed = value_of(without_gil([&] {
-      return loop.pass(purpose, {std::move(microbatches)}, [&](step_id step) { gate_->open_for(step); }, look);
-    }));
+    const auto passed = value_of(
+        without_gil([&] { return loop.pass(purpose, {std::move(microbatches)}, {}, look); }));
     const auto& s = passed.summary;
     py::list losses;
     for (const auto& l : s.losses) losses.append(l.mean);
@@ -337,7 +333,7 @@ class runtime {
       setup.checkpoint = actors::checkpoint_setup_of(j, actors::identity_without_model(j));
       setup.names_parameters = true;
     }
-    setup.make_compute = [make = shared(std::move(make_rank)), gate = gate_, has_thread = !computes_on_caller](
+    setup.make_compute = [make = shared(std::move(make_rank)), has_thread = !computes_on_caller](
                              const auto&, const actors::rank_place& place)
         -> result<std::shared_ptr<compute::rank_compute>> {
       const auto& a = place.address;
@@ -346,7 +342,7 @@ class runtime {
           const auto group =
               place.group ? py::cast(python_group{place.group}) : py::object{py::none()};
           return std::make_shared<python_rank>(
-              (*make)(a.stage.value(), a.rank.value(), a.replica.value(), group), place, gate,
+              (*make)(a.stage.value(), a.rank.value(), a.replica.value(), group), place,
               has_thread);
         });
       } catch (const std::exception& e) {
@@ -373,7 +369,6 @@ class runtime {
   }
 
   const pid_t process_ = getpid();
-  std::shared_ptr<step_gate> gate_;
   std::shared_ptr<python_orders> orders_;
   std::shared_ptr<actors::trace_recorder> trace_;
   std::shared_ptr<actors::training_loop> loop_;

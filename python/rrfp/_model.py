@@ -113,12 +113,12 @@ class Model:
         return Optimizer(made, parameters)
 
     def tell(self):
-        """The line that this process tells all others once its parts are made."""
+        """What this process tells all others once its parts are made."""
         return json.dumps([sorted(self.keywords - {None}), None in self.keywords, self.has_trained(), self.owners])
 
-    def hear(self, lines):
-        """The lines of all processes."""
-        told = [json.loads(line) for line in lines.splitlines()]
+    def hear(self, texts):
+        """What all processes tell."""
+        told = [json.loads(text) for text in texts]
         for keywords, takes_all, _, owners in told:
             self.all_keywords |= set(keywords) | ({None} if takes_all else set())
             for name, part in owners.items():

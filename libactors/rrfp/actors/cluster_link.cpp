@@ -22,8 +22,9 @@ struct link_card {
   std::int64_t start = 0;  ///< when it began the run, in ns of its clock
   std::map<stage_id, compute::tie> sides;
   std::string restored;  ///< see hosted_parts
+  std::string text;      ///< for all processes
 };
-auto fields(auto f, link_card& x) { return f(x.address, x.start, x.sides, x.restored); }
+auto fields(auto f, link_card& x) { return f(x.address, x.start, x.sides, x.restored, x.text); }
 
 /// What the leader answers: the nodes that this one connects to, and who holds the second copies of
 /// its ranks.
@@ -32,8 +33,9 @@ struct link_peers {
   std::map<node_id, std::string> addresses;
   std::map<stage_id, compute::tie> sides;  ///< of all stages that hold a tied parameter
   rank_places buddies;
+  std::vector<std::string> texts;  ///< of all nodes that are not absent
 };
-auto fields(auto f, link_peers& x) { return f(x.start, x.addresses, x.sides, x.buddies); }
+auto fields(auto f, link_peers& x) { return f(x.start, x.addresses, x.sides, x.buddies, x.texts); }
 
 /// How long nodes may take to end after the last step; the maximum size of all traces on node 0,
 /// and how long gathering them may take.
@@ -91,9 +93,12 @@ std::vector<link_peers> introduce(const cluster& c, const session_setup& setup,
       if (side.second != compute::tie::none) tied.insert(side);
   const auto buddies = setup.recovery ? buddies_of(c, setup) : rank_places{};
   const auto peers = connections_of(c, setup, tied, buddies);
-  std::vector<link_peers> told(cards.size(),
-                               {cards[c.members->leader().value()].start, {}, tied, {}});
   const auto is_absent = [&](node_id n) { return c.members->members()[n.value()].is_absent; };
+  std::vector<std::string> texts;
+  for (std::uint32_t n = 0; n < cards.size(); ++n)
+    if (!is_absent(node_id{n})) texts.push_back(cards[n].text);
+  std::vector<link_peers> told(cards.size(),
+                               {cards[c.members->leader().value()].start, {}, tied, {}, texts});
   for (std::uint32_t n = 0; n < cards.size(); ++n)
     for (const auto other : peers.of(node_id{n}))
       if (!is_absent(other)) told[n].addresses[other] = cards[other.value()].address;
@@ -160,12 +165,14 @@ cluster_link::cluster_link(const cluster& in_cluster, ucx_transport& wire,
 
 result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
                                                 const session_setup& setup,
-                                                const hosted_parts& hosted, const status& made) {
+                                                const hosted_parts& hosted,
+                                                const result<std::string>& text) {
   auto& members = *in_cluster.members;
-  auto wire = made ? open_wire(in_cluster, hosted) : made.failure();
+  auto wire = text ? open_wire(in_cluster, hosted) : text.failure();
   const auto mine = [&]() -> result<link_card> {
     if (!wire) return wire.failure();
-    return link_card{(*wire)->address(), metrics::steady_now(), hosted.sides(), hosted.restored()};
+    return link_card{(*wire)->address(), metrics::steady_now(), hosted.sides(), hosted.restored(),
+                     *text};
   };
   auto told = agree<link_card, link_peers>(
       members, mine(), [&](const std::vector<link_card>& cards) -> result<std::vector<link_peers>> {
@@ -181,6 +188,7 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
   o.sides = hosted.sides();
   o.sides.merge(told->sides);
   o.buddies = std::move(told->buddies);
+  o.told = std::move(told->texts);
   auto& own = **wire;
   o.link.reset(new cluster_link{in_cluster, own,
                                 std::chrono::milliseconds{static_cast<std::int64_t>(

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <rrfp/actors/control/directory.hpp>
 #include <rrfp/actors/session.hpp>
@@ -32,14 +33,17 @@ class cluster_link {
     std::map<stage_id, compute::tie> sides;
     /// When the run began on node 0, on this node's clock.
     std::chrono::steady_clock::time_point start;
+    /// What the processes have told each other (session_setup::tell).
+    std::vector<std::string> told;
   };
 
   /// Blocks until every node has made its parts and opened its transport, for reading_time_max at
-  /// most. `hosted`: what this node has made; `made`: whether it could. The error is the same on
-  /// all nodes: a node could not make its parts or open its transport, a parameter of the
-  /// checkpoint has no place, a node was lost, or it did not answer in time.
+  /// most. `hosted`: what this node has made; `text`: what it tells the others, or why it could
+  /// not make its parts. The error is the same on all nodes: a node could not make its parts or
+  /// open its transport, a parameter of the checkpoint has no place, a node was lost, or it did not
+  /// answer in time.
   static result<opened> open(const cluster& in_cluster, const session_setup& setup,
-                             const hosted_parts& hosted, const status& made);
+                             const hosted_parts& hosted, const result<std::string>& text);
 
   /// Whether the job actor runs here.
   bool leads() const;

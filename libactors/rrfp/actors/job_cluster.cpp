@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/ranges.h>
 #include <rrfp/base/codec.hpp>
 #include <rrfp/job/node_places.hpp>
 
@@ -162,17 +161,6 @@ result<std::string> agree(membership& members, const result<std::string>& mine,
   });
   if (!got) return got;
   return result_of(*got);
-}
-
-result<std::string> lines_of_all(membership& members, const result<std::string>& mine) {
-  constexpr std::chrono::seconds limit{30};
-  return agree(
-      members, mine,
-      [](std::vector<std::string> lines) -> result<std::vector<std::string>> {
-        std::erase(lines, "");  // of nodes that are absent
-        return std::vector{fmt::format("{}", fmt::join(lines, "\n"))};
-      },
-      limit);
 }
 
 status agree_on(membership& members, const status& mine, std::chrono::milliseconds limit) {

@@ -79,9 +79,6 @@ result<Answer> agree(membership& members, const result<Card>& mine, auto answer,
   return *std::move(read);
 }
 
-/// The line of each node, if all have one; those of absent nodes are left out.
-result<std::string> lines_of_all(membership& members, const result<std::string>& mine);
-
 /// agree() without contributions and answers.
 status agree_on(membership& members, const status& mine,
                 std::chrono::milliseconds limit = reading_time_max);

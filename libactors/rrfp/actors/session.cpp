@@ -50,18 +50,17 @@ class session::impl {
         counters_(hosted_.counters()) {}
 
   status build() {
-    auto made = setup_.ready;
-    try {
-      if (made) made = hosted_.make();
-    } catch (const std::exception& e) {
-      made = error{compute::first_line_of(e), error_kind::failed};
+    const auto told = make_ranks();
+    if (cluster_ && cluster_->members != nullptr) {
+      auto opened = cluster_link::open(*cluster_, setup_, hosted_, told);
+      if (!opened) return opened.failure();
+      opened_ = *std::move(opened);
+    } else {
+      if (!told) return told.failure();
+      if (auto all = hosted_.check_restored({hosted_.restored()}); !all) return all;
+      opened_.told = {*told};
     }
-    if (!cluster_ || cluster_->members == nullptr)
-      return made ? hosted_.check_restored({hosted_.restored()}) : made;
-    auto opened = cluster_link::open(*cluster_, setup_, hosted_, made);
-    if (!opened) return opened.failure();
-    opened_ = *std::move(opened);
-    return success();
+    return setup_.hear ? setup_.hear(opened_.told) : success();
   }
 
   run_result run() {
@@ -160,6 +159,16 @@ class session::impl {
   }
 
  private:
+  /// Returns what this process tells the others.
+  result<std::string> make_ranks() {
+    if (!setup_.ready) return setup_.ready.failure();
+    try {
+      if (auto made = hosted_.make(); !made) return made.failure();
+    } catch (const std::exception& e) {
+      return error{compute::first_line_of(e), error_kind::failed};
+    }
+    return setup_.tell ? setup_.tell() : std::string{};
+  }
   node_id node() const { return cluster_ ? cluster_->members->node() : node_id{0}; }
   node_id leader() const { return cluster_ ? cluster_->members->leader() : node_id{0}; }
   bool leads() const { return node() == leader(); }

@@ -128,6 +128,15 @@ struct session_setup {
   std::function<result<std::shared_ptr<compute::rank_compute>>(const session_setup&,
                                                                const rank_place&)>
       make_compute;
+  /// What this process tells all others once its ranks are made; may be empty.
+  std::function<result<std::string>()> tell;
+  /// Called in each process with what all have told; without a cluster, with its own text. Judges
+  /// the same texts in the same way, so that all processes fail or none does. Not empty with
+  /// `tell`.
+  std::function<status(const std::vector<std::string>&)> hear;
+  /// Called on the thread of each rank before it begins a step; may wait until this process has
+  /// the data of the step. What it throws fails the run. May be empty.
+  std::function<void(step_id)> before_step;
   /// The states of the ranks name the parameters of the model: a checkpoint may have no others.
   bool names_parameters = false;
 

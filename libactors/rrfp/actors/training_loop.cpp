@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <stdexcept>
 
 #include <fmt/format.h>
 
@@ -71,7 +72,6 @@ class training_loop::program final : public job_program {
 };
 
 status training_loop::open(std::shared_ptr<const framework> framework, session_setup setup,
-                           std::function<status(membership*)> check,
                            std::shared_ptr<const void> kept, const std::function<void()>& look) {
   auto place =
       options_.place
@@ -87,7 +87,6 @@ status training_loop::open(std::shared_ptr<const framework> framework, session_s
     node_ = place->node;
   }
   framework_ = std::move(framework);
-  check_ = std::move(check);
   kept_ = kept;
   setup.on_request = true;
   setup.board = &board_;
@@ -126,19 +125,12 @@ status training_loop::recover(const std::function<void()>& look) {
 }
 
 status training_loop::begin() {
-  for (;;) {
-    if (!member_->begin()) {
-      const auto& end = member_->outcome();
-      return error{end.is_late ? "the job was over before this process had joined" : end.message,
-                   kind_of(end.how).value_or(error_kind::failed)};
-    }
-    note_start(member_->run());
-    const auto agreed = check_ ? check_(member_->run().node.members) : success();
-    if (agreed) break;
-    // Another process may have been lost meanwhile.
-    const run_result ended{.how = end_of(agreed.failure().kind), .message = agreed.message()};
-    if (member_->end(ended) != aftermath::joins_again) return agreed;
+  if (!member_->begin()) {
+    const auto& end = member_->outcome();
+    return error{end.is_late ? "the job was over before this process had joined" : end.message,
+                 kind_of(end.how).value_or(error_kind::failed)};
   }
+  note_start(member_->run());
   leads_ = member_->run().node.leads();
   steps_ = member_->run().first_step();
   evaluations_ = 0;
@@ -146,11 +138,11 @@ status training_loop::begin() {
   {
     const std::lock_guard lock{mutex_};
     summaries_.clear();
+    fed_.reset();
     over_ = is_at_rest_ = false;
     ended_ = {};
     session_ = &member_->session();
   }
-  if (options_.hooks.on_begin) options_.hooks.on_begin();
   runner_ = std::thread{[self = shared_from_this(), kept = kept_.lock()] { self->run(); }};
   return success();
 }
@@ -214,6 +206,16 @@ void training_loop::set_hooks(session_setup& setup) {
     notify();
   };
   setup.on_ending = [this](const run_result& r) { end(r); };
+  setup.before_step = [this](step_id step) { wait_for_batch(step); };
+}
+
+void training_loop::wait_for_batch(step_id step) {
+  std::unique_lock lock{mutex_};
+  if (!changed_.wait_for(lock, patience_of(job_), [&] { return over_ || fed_ == step; }))
+    throw std::runtime_error(
+        fmt::format("this process did not get the batch of {} in time, but other processes did",
+                    to_string(step)));
+  if (fed_ != step) throw std::runtime_error("the training is over");
 }
 
 void training_loop::close(const std::string& why) {
@@ -263,6 +265,11 @@ result<passed_step> training_loop::pass(step_purpose purpose, microbatch_counts 
   }
   has_trained_ |= trains;
   if (feed) feed(id);
+  {
+    const std::lock_guard lock{mutex_};
+    fed_ = id;
+  }
+  notify();
   if (caller_) caller_->want(id);
   if (leads() && !is_over()) {
     auto& session = member_->session();
@@ -434,7 +441,6 @@ void training_loop::end(run_result how) {
     if (std::exchange(over_, true)) return;
     ended_ = std::move(how);
   }
-  if (options_.hooks.on_end) options_.hooks.on_end();
   notify();
 }
 

@@ -50,10 +50,7 @@ struct loop_hooks {
   std::function<void(const std::string&)> on_note;
   /// Called before the ranks of this process are made, each time: other ones, perhaps, after a
   /// loss.
-  std::function<void()> before_ranks = {};
-  /// Called when a run begins, and when it has ended, before calls return its error.
-  std::function<void()> on_begin;
-  std::function<void()> on_end;
+  std::function<void()> before_ranks;
 };
 
 struct loop_options {
@@ -90,11 +87,8 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
 
   /// Finds the place of this process, joins the others unless it is alone, opens the session and
   /// resumes from a checkpoint as [checkpoint] says. The hooks of `setup` that serve the loop are
-  /// set here. `check` says whether the parts of all processes fit together: every process calls it
-  /// once its ranks are made, with null if it is alone. `kept` lives until the run has ended.
-  /// `look`: as in recover().
+  /// set here. `kept` lives until the run has ended. `look`: as in recover().
   status open(std::shared_ptr<const framework> framework, session_setup setup,
-              std::function<status(membership*)> check = {},
               std::shared_ptr<const void> kept = nullptr, const std::function<void()>& look = {});
   /// After pass() has returned error_kind::node_lost, if recovery.max_restarts allows it: joins the
   /// others and the replacement again, makes the ranks anew, and goes on after the newest step of
@@ -108,7 +102,8 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   /// Locks out other calls. Error: another call runs.
   result<std::unique_lock<std::mutex>> begin_call();
   /// `microbatches`: those of the step, which the leading process decides; empty: as many as the
-  /// job says. `feed`: called with the key of the step before it begins. `look`: called about every
+  /// job says. `feed`: called with the key of the step before the ranks here begin it, though other
+  /// processes may have begun it. `look`: called about every
   /// 50 ms while this thread waits; what it throws ends the run and is thrown again. May be empty.
   result<passed_step> pass(compute::step_purpose purpose, microbatch_counts microbatches = {},
                            const std::function<void(step_id)>& feed = {},
@@ -144,6 +139,10 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   void abandon(const std::string& why, error_kind kind);
   void note_start(const begun_run& begun);
   void set_hooks(session_setup& setup);
+  /// Blocks a rank until pass() has fed the step, also a rank without data: a program that still
+  /// prepares its batch may draw from generators that forwards would disturb. Throws after a limit,
+  /// or if the run is over.
+  void wait_for_batch(step_id step);
   /// Computes meanwhile, if this thread does. `is_done` is called with mutex_ locked, `look`
   /// without.
   void wait_until(const std::function<bool()>& is_done, const std::function<void()>& look);
@@ -167,7 +166,6 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   std::atomic<bool> leads_ = false;
   metrics::board board_;
   std::shared_ptr<const framework> framework_;
-  std::function<status(membership*)> check_;
   std::weak_ptr<const void> kept_;
   std::unique_ptr<program> program_;
   std::unique_ptr<job_member> member_;
@@ -183,6 +181,7 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   std::mutex mutex_;
   std::condition_variable changed_;
   session* session_ = nullptr;  ///< of the run
+  std::optional<step_id> fed_;  ///< the last step that pass() has fed
   std::map<pass_name, step_summary> summaries_;
   bool over_ = false;
   run_result ended_;                ///< once over_

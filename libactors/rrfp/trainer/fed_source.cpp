@@ -20,7 +20,6 @@ void fed_source::feed(step_id step, std::vector<compute::microbatch> all, bool w
     divisor_ = keeps_divisor ? divisor : 0;
   }
   steps_[step] = {std::move(all), wants_outputs, divisor, {}};
-  changed_.notify_all();
 }
 
 std::vector<at::Tensor> fed_source::finish_step(step_id step) {
@@ -33,33 +32,15 @@ std::vector<at::Tensor> fed_source::finish_step(step_id step) {
   return outputs;
 }
 
-void fed_source::open() {
+void fed_source::clear() {
   const std::lock_guard lock{mutex_};
-  closed_ = false;
   steps_.clear();
   divisor_ = 0;
 }
 
-void fed_source::close() {
-  const std::lock_guard lock{mutex_};
-  closed_ = true;
-  changed_.notify_all();
-}
-
-const fed_source::fed& fed_source::wait_for(std::unique_lock<std::mutex>& lock,
-                                            step_id step) const {
-  const auto is_available = [&] { return closed_ || steps_.contains(step); };
-  if (!changed_.wait_for(lock, limit_, is_available))
-    throw std::runtime_error(
-        "this process did not get the batch of the step in time, but other processes did");
-  const auto at = steps_.find(step);
-  if (at == steps_.end()) throw std::runtime_error("the training is over");
-  return at->second;
-}
-
 void fed_source::begin(step_id step, const microbatch_counts& microbatches) const {
-  std::unique_lock lock{mutex_};
-  const auto given = wait_for(lock, step).microbatches.size();
+  const std::lock_guard lock{mutex_};
+  const auto given = steps_.at(step).microbatches.size();
   if (given != microbatches.total())
     throw std::runtime_error(
         fmt::format("expected {} microbatches, as the leading process has given, got {}",
@@ -67,13 +48,13 @@ void fed_source::begin(step_id step, const microbatch_counts& microbatches) cons
 }
 
 compute::microbatch fed_source::load(step_id step, microbatch_id mb) const {
-  std::unique_lock lock{mutex_};
-  return wait_for(lock, step).microbatches.at(mb.value());
+  const std::lock_guard lock{mutex_};
+  return steps_.at(step).microbatches.at(mb.value());
 }
 
 std::int64_t fed_source::step_tokens(step_id step) const {
-  std::unique_lock lock{mutex_};
-  const auto& s = wait_for(lock, step);
+  const std::lock_guard lock{mutex_};
+  const auto& s = steps_.at(step);
   for (const auto& mb : s.microbatches)
     if (!mb.targets.defined())
       throw std::runtime_error("expected targets in the process of the last stage, got none");

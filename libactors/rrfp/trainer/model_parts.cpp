@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/user_functions.hpp>
 #include <rrfp/keyed_generator.hpp>
@@ -110,19 +109,11 @@ model_parts::chunk model_parts::make_by_user(const pipeline_shape& shape,
   return caught(named(options_.make_chunk ? "make_chunk" : "make_stage", make));
 }
 
-status model_parts::compare_names(actors::membership* members) const {
-  if (members == nullptr) return success();
-  constexpr std::chrono::seconds limit{30};
-  const auto same = actors::agree(
-      *members, owners_.text(),
-      [](const std::vector<std::string>& all) -> result<std::vector<std::string>> {
-        parameter_owners together;
-        for (const auto& lines : all)
-          if (auto added = together.add_lines(lines); !added) return added.failure();
-        return std::vector<std::string>(1);
-      },
-      limit);
-  return same ? success() : status{same.failure()};
+status model_parts::compare_names(const std::vector<std::string>& all) {
+  parameter_owners together;
+  for (const auto& lines : all)
+    if (auto added = together.add_lines(lines); !added) return added;
+  return success();
 }
 
 }  // namespace rrfp

@@ -5,9 +5,9 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <rrfp/job/job.hpp>
-#include <rrfp/membership/membership.hpp>
 #include <rrfp/pipeline.hpp>
 #include <rrfp/torch/stage_module.hpp>
 
@@ -37,9 +37,10 @@ class model_parts {
   using chunk = result<std::unique_ptr<compute::stage_module>>;
   chunk make(const pipeline_shape& shape, virtual_stage_id vs,
              std::shared_ptr<compute::rank_group> group);
-  /// Checks that the parts of all processes have different parameter names; all processes get the
-  /// same result. `members`: null if there is one process.
-  status compare_names(actors::membership* members) const;
+  /// The names of the parameters, for other processes.
+  std::string names() const { return owners_.text(); }
+  /// Checks that the parts of all processes have different parameter names. `all`: names() of each.
+  static status compare_names(const std::vector<std::string>& all);
 
  private:
   chunk make_by_user(const pipeline_shape& shape, const stage_place& place) const;

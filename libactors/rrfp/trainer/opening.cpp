@@ -43,10 +43,9 @@ status pipeline::impl::open() {
   // What one process alone can refuse, it refuses before it joins.
   auto setup = make_setup();
   if (!setup) return setup.failure();
-  auto opened = loop_->open(
-      actors::make_torch_framework(), *std::move(setup),
-      [this](actors::membership* members) { return model_->compare_names(members); },
-      shared_from_this());
+  setup->tell = [this] { return model_->names(); };
+  setup->hear = &model_parts::compare_names;
+  auto opened = loop_->open(actors::make_torch_framework(), *std::move(setup), shared_from_this());
   if (opened) note_places();
   return opened;
 }

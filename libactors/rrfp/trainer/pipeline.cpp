@@ -37,9 +37,8 @@ pipeline::impl::impl(job::job j, pipeline_options options)
                                            .on_checkpoint = options_.on_checkpoint,
                                            .on_report = options_.on_report,
                                            .on_note = options_.on_note,
-                                           .on_begin = [this] { data_->open(); },
-                                           .on_end = [this] { data_->close(); }}});
-  data_ = std::make_shared<fed_source>(actors::patience_of(job_));
+                                           .before_ranks = [this] { data_->clear(); }}});
+  data_ = std::make_shared<fed_source>();
   model_ = std::make_unique<model_parts>(options_, job_.train.seed, data_);
 }
 

@@ -49,7 +49,7 @@ class batch_source {
   /// Node 0 asks before it begins a step.
   virtual microbatch_counts counts(step_id) const { return {}; }
   /// Called on each stage before the first task of a step, with the numbers of microbatches. May
-  /// wait until this process has the data of the step, and may throw.
+  /// throw.
   virtual void begin(step_id, const microbatch_counts&) const {}
   /// Must return the same data on every node and at any time. Thread-safe. May throw a
   /// std::exception, which the caller of stage_compute::run() gets as a compute_error.

@@ -269,8 +269,10 @@ void tp_rank::begin(const begin_step& m) {
   step_ = step;
   purpose_ = m.purpose;
   setup_->device->begin_step(step);
-  on_device(setup_,
-            [m, rank = setup_] { rank->compute->begin_step(m.step, m.purpose, m.microbatches); });
+  on_device(setup_, [m, rank = setup_] {
+    if (const auto& wait = rank->context->setup.before_step) wait(m.step);
+    rank->compute->begin_step(m.step, m.purpose, m.microbatches);
+  });
   opens_sum_.reset();
   if (purpose_ == compute::step_purpose::training && setup_->compute->has_gradients())
     for (const auto& part : m.microbatches.parts_of(own.replica)) {
