@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -22,6 +23,9 @@
 #include <rrfp/job/closest.hpp>
 
 #include "console.hpp"
+
+/// Of the address sanitizer, where there is one.
+extern "C" __attribute__((weak)) void __lsan_do_leak_check();
 
 namespace rrfp::apps {
 
@@ -187,8 +191,8 @@ std::string describe(const CLI::App& app, const CLI::ParseError& e, int argc, ch
 
 }  // namespace
 
-int run_program(const char* name, int argc, char** argv,
-                const std::function<int(int, char**)>& work) {
+void run_program(const char* name, int argc, char** argv,
+                 const std::function<int(int, char**)>& work) {
   open_standard_descriptors();
   name_of_program = name;
   set_signals();
@@ -203,7 +207,13 @@ int run_program(const char* name, int argc, char** argv,
   } catch (const std::exception& e) {
     end_with({e.what(), error_kind::failed});
   }
-  return code == exit_done && has_output_failed() ? exit_failed : code;
+  end_program(code);
+}
+
+void end_program(int code) {
+  std::fflush(nullptr);
+  if (__lsan_do_leak_check != nullptr) __lsan_do_leak_check();
+  std::_Exit(code == exit_done && has_output_failed() ? exit_failed : code);
 }
 
 const char* program_name() { return name_of_program; }

@@ -14,16 +14,19 @@ class App;
 
 namespace rrfp::apps {
 
-/// Runs `work` and returns the exit code of the program.
+/// Runs `work` and ends the program with its exit code, as end_program() does.
 ///
 /// Before `work`: closed descriptors 0 to 2 are opened on /dev/null, so that no output file gets
 /// their numbers and receives messages; SIGPIPE and SIGXFSZ are ignored, so that the write fails
 /// and the process survives; the soft limit of open files is raised to the hard limit; a SIGBUS
 /// handler names a mapped file that was truncated, and ends the program with exit code 2. After
-/// `work`: an escaped exception is reported, with exit code 1, or 2 if a thread cannot be started;
-/// if standard output could not be written, exit code 0 becomes 1.
-int run_program(const char* name, int argc, char** argv,
-                const std::function<int(int argc, char** argv)>& work);
+/// `work`: an escaped exception is reported, with exit code 1, or 2 if a thread cannot be started.
+[[noreturn]] void run_program(const char* name, int argc, char** argv,
+                              const std::function<int(int argc, char** argv)>& work);
+
+/// Ends the program with this exit code, or with exit_failed instead of 0 if standard output could
+/// not be written. Runs no destructors: those of libtorch take longer than many commands.
+[[noreturn]] void end_program(int code);
 
 /// Reports the error in one line; returns the exit code of its kind.
 int end_with(const error& why);

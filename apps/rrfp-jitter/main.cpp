@@ -195,4 +195,4 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return rrfp::apps::run_program("rrfp-jitter", argc, argv, &run); }
+int main(int argc, char** argv) { rrfp::apps::run_program("rrfp-jitter", argc, argv, &run); }

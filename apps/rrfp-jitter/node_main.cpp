@@ -5,6 +5,6 @@
 
 int main(int argc, char** argv) {
   using namespace rrfp;
-  return apps::run_node_program({"rrfp-jitter-node", study::schema(), &study::prepare_session},
-                                argc, argv);
+  apps::run_node_program({"rrfp-jitter-node", study::schema(), &study::prepare_session}, argc,
+                         argv);
 }

@@ -1,5 +1,5 @@
 #include "node_program.hpp"
 
 int main(int argc, char** argv) {
-  return rrfp::apps::run_node_program({"rrfp-node", rrfp::job::runtime_schema(), {}}, argc, argv);
+  rrfp::apps::run_node_program({"rrfp-node", rrfp::job::runtime_schema(), {}}, argc, argv);
 }

@@ -210,9 +210,9 @@ result<job::job> load(const command_options& options, bool tells_notes) {
   return loaded;
 }
 
-int run_node_program(const node_program& of, int argc, char** argv) {
-  return run_program(of.name, argc, argv,
-                     [&of](int count, char** words) { return run(of, count, words); });
+void run_node_program(const node_program& of, int argc, char** argv) {
+  run_program(of.name, argc, argv,
+              [&of](int count, char** words) { return run(of, count, words); });
 }
 
 }  // namespace rrfp::apps

@@ -21,7 +21,7 @@ struct node_program {
   std::function<void(const job::job&, actors::session_setup&)> prepare;
 };
 
-/// Runs the command that the arguments name, and returns the exit code.
-int run_node_program(const node_program& of, int argc, char** argv);
+/// Runs the command that the arguments name, and ends the program.
+[[noreturn]] void run_node_program(const node_program& of, int argc, char** argv);
 
 }  // namespace rrfp::apps

@@ -388,10 +388,6 @@ void training::on_finishing(std::function<void()> interrupt) {
 
 /// A kill from here on would look like a loss to whoever starts nodes again, so no time is spent on
 /// destructors.
-void training::at_the_end(const actors::job_outcome& outcome) {
-  std::fflush(nullptr);
-  const int code = code_of(outcome);
-  std::_Exit(code == exit_done && has_output_failed() ? exit_failed : code);
-}
+void training::at_the_end(const actors::job_outcome& outcome) { end_program(code_of(outcome)); }
 
 }  // namespace rrfp::apps

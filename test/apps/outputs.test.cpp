@@ -222,13 +222,13 @@ TEST_CASE("a program that reads a truncated mapped file names the file") {
   const auto child = ::fork();
   if (child == 0) {
     if (std::freopen(err.c_str(), "w", stderr) == nullptr) ::_exit(127);
-    ::_exit(rrfp::apps::run_program("reader", 0, nullptr, [](int, char**) {
+    rrfp::apps::run_program("reader", 0, nullptr, [](int, char**) {
       auto* const in = std::fopen(path, "r");
       const auto* const bytes = static_cast<const volatile char*>(
           ::mmap(nullptr, 1 << 16, PROT_READ, MAP_PRIVATE, ::fileno(in), 0));
       if (::truncate(path, 10) != 0) return 126;
       return static_cast<int>(bytes[40'000]);
-    }));
+    });
   }
   int state = 0;
   ::waitpid(child, &state, 0);

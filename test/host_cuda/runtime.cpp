@@ -4,8 +4,10 @@
 /// kernel is a fault.
 ///
 /// Environment variables: RRFP_HOST_CUDA_DEVICES (default 1), RRFP_HOST_CUDA_BYTES per device
-/// (default 1 GiB), and RRFP_HOST_CUDA_REPORT, a file to which each process appends at its end the
-/// devices on which it had a context.
+/// (default 1 GiB), and RRFP_HOST_CUDA_REPORT, a file that gets a line, the process and the device,
+/// for each context.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -147,17 +149,13 @@ cudaError_t answer(cudaError_t said) {
 /// Devices on which this process has a context: any runtime call creates one on the current device.
 std::atomic<std::uint32_t> contexts{0};
 
-void use_context() { contexts |= 1U << current; }
-
-/// Runs at the end of the process.
-__attribute__((destructor)) void report() {
+void use_context() {
+  const auto one = 1U << current;
+  if ((contexts.fetch_or(one) & one) != 0) return;
   const auto* const file = std::getenv("RRFP_HOST_CUDA_REPORT");
-  if (file == nullptr || contexts == 0) return;
-  auto* const out = std::fopen(file, "a");
+  auto* const out = file == nullptr ? nullptr : std::fopen(file, "a");
   if (out == nullptr) return;
-  for (int d = 0; d < device_count(); ++d)
-    if ((contexts >> static_cast<unsigned>(d) & 1U) != 0) std::fprintf(out, "%d ", d);
-  std::fputs("\n", out);
+  std::fprintf(out, "%d %d\n", static_cast<int>(::getpid()), current);
   std::fclose(out);
 }
 
