@@ -46,7 +46,7 @@ class program_job {
   /// `counts`: the program counts loss terms.
   program_job(const std::vector<std::string>& settings, bool counts)
       : job_(value_of(
-            job::parse_job("", "settings", policies::registry(), settings, job::job_use::embed,
+            job::parse_job("name = \"pipeline\"", "settings", policies::registry(), settings, job::job_use::embed,
                            is_of_study ? study::schema() : job::runtime_schema()))) {
     job_.train.averages_accumulation = counts;
   }

@@ -1,10 +1,11 @@
 """One process of test_processes.py. With "cases" it trains all of cases.py and saves what comes out; with "kill"
 process 1 ends in the middle of a training; with "rows" it has a target of other rows than the inputs, with "counts"
-other microbatches."""
+other microbatches; with "late" it calls step() after the others have given up."""
 
 import os
 import signal
 import sys
+import time
 
 import rrfp
 import torch
@@ -17,11 +18,16 @@ if what == "cases":
 
     torch.save({name: train(case, rank) for name, case in CASES.items()}, f"{folder}/{rank}.pt")
 else:
-    with rrfp.Pipeline(mlp(2)[rank], torch.nn.functional.mse_loss, n_microbatches=6, optimizer=adam) as pipe:
+    settings = {"run.hang_timeout_s": 2} if what == "late" else {}
+    with rrfp.Pipeline(
+        mlp(2)[rank], torch.nn.functional.mse_loss, n_microbatches=6, optimizer=adam, settings=settings
+    ) as pipe:
         for step in range(3):
             x, y = rows(step)
             if what == "rows" and step == 1:
                 y = y[:7]
+            if what == "late" and rank == 1 and step == 1:
+                time.sleep(6)
             if rank == 1 and step == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
             n = 5 if what == "counts" and rank == 1 and step == 1 else None

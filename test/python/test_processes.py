@@ -78,6 +78,13 @@ def test_other_microbatches_than_those_of_another_process_are_refused(tmp_path):
     assert "expected 6 microbatches, as the leading process has given, got 5" in errors[1], errors
 
 
+def test_a_process_that_does_not_call_step_is_the_cause_of_a_hang(tmp_path):
+    codes, errors = ends_of_two(tmp_path, "late")
+    assert codes == [1, 1], errors
+    assert all("cause: stage 1: its program has not given the batch of step 2" in e for e in errors), errors
+    assert "stage 1: step 2: waits for its program, which has not given the batch\n" in errors[0], errors
+
+
 def test_ctrl_c_ends_the_wait_for_other_processes():
     program = (
         "import os, signal, threading, rrfp\n"

@@ -134,9 +134,11 @@ struct session_setup {
   /// the same texts in the same way, so that all processes fail or none does. Not empty with
   /// `tell`.
   std::function<status(const std::vector<std::string>&)> hear;
-  /// Called on the thread of each rank before it begins a step; may wait until this process has
-  /// the data of the step. What it throws fails the run. May be empty.
+  /// Called on the thread of each rank before it begins a step; may wait until the program has
+  /// given the batch of the step. What it throws fails the run. May be empty.
   std::function<void(step_id)> before_step;
+  /// Whether the program has given it, for hang reports. Called concurrently. Empty: it gives none.
+  std::function<bool(step_id)> has_batch;
   /// The states of the ranks name the parameters of the model: a checkpoint may have no others.
   bool names_parameters = false;
 

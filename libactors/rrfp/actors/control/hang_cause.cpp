@@ -99,6 +99,7 @@ class tracer {
             name_of(here), to_text(s.not_ended), job_.ranks, to_string(s.core.step));
       case stage_phase::running: break;
     }
+    if (s.awaits_batch) return cause_of_no_batch(here, s);
     if (!s.core.running.empty()) return cause_of_launch(here, s);
     const auto& waiting = s.core.waiting;
     if (!s.core.waits || waiting.why == wait_cause::complete) return {};
@@ -113,6 +114,7 @@ class tracer {
     if (at == states_.end()) return name_of(here) + " does not answer";
     const auto& s = *at->second;
     if (s.phase == stage_phase::idle) return {};
+    if (s.awaits_batch) return cause_of_no_batch(here, s);
     // A stage runs its launches in order, so the first unfinished launch delays all that follow.
     if (!s.core.running.empty()) return cause_of_launch(here, s);
     if (const auto own = s.core.own_task_before(t)) return cause_of_task(here, *own);
@@ -123,6 +125,11 @@ class tracer {
     if (s.core.waits && waiting.why == wait_cause::memory) return cause_of_missing_slot(here, s, t);
     if (s.core.waits && waiting.head != t) return cause_of_task(here, waiting.head);
     return fmt::format("{}: {} of {} is ready and not launched", name_of(here), to_string(t),
+                       to_string(s.core.step));
+  }
+
+  std::string cause_of_no_batch(place here, const stage_state& s) const {
+    return fmt::format("{}: its program has not given the batch of {}", name_of(here),
                        to_string(s.core.step));
   }
 

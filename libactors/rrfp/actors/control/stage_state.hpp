@@ -18,13 +18,15 @@ struct stage_state {
   stage_id stage;
   stage_phase phase = stage_phase::idle;
   stage_snapshot core;
+  bool awaits_batch = false;       ///< its program has not given the batch of the step
   std::vector<std::int64_t> ages;  ///< nanoseconds since each of core.running was launched
   rank_set in_collective = 0;      ///< ranks on the stage's node that are in a collective
   rank_set not_ended = 0;          ///< in phase ending: ranks that have not ended the step
 };
 
 auto fields(auto f, stage_state& x) {
-  return f(x.replica, x.stage, x.phase, x.core, x.ages, x.in_collective, x.not_ended);
+  return f(x.replica, x.stage, x.phase, x.core, x.awaits_batch, x.ages, x.in_collective,
+           x.not_ended);
 }
 
 }  // namespace rrfp::actors

@@ -284,6 +284,8 @@ stage_state stage_supervisor::state() const {
   s.stage = stage_;
   s.phase = phase_;
   s.core = core_.snapshot();
+  const auto& has_batch = context_->setup.has_batch;
+  s.awaits_batch = phase_ == stage_phase::running && has_batch && !has_batch(step_);
   const auto now = context_->now();
   for (const auto& r : s.core.running)
     s.ages.push_back(now - ledger_.decided_at(r.launched.seq).value_or(now));
@@ -310,6 +312,7 @@ std::string stage_supervisor::describe(const stage_state& s) const {
       context_->setup.replicas == 1 ? std::string{} : fmt::format("replica {} ", replica_.value());
   const auto head = fmt::format("{}stage {}: {}: ", prefix, stage_.value(), to_string(s.core.step));
   if (s.phase == stage_phase::idle) return head + "done, waits for the job";
+  if (s.awaits_batch) return head + "waits for its program, which has not given the batch";
   if (s.phase == stage_phase::ending)
     return head + "all tasks done, waits for its ranks to end the step";
   const auto rest = fmt::format(", {} ready, {} of the step left, {} slots held", s.core.ready,
