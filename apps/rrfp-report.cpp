@@ -204,13 +204,11 @@ int make_report(const options& wanted) {
           "--steps: expected FIRST:LAST with 1 <= FIRST <= LAST, or one step, got \"{}\"",
           wanted.steps)});
   }
-  if (auto can = apps::check_output("--out", wanted.out); !can)
+  std::vector<std::pair<std::string, std::string>> files{{"--out", wanted.out},
+                                                         {"--svg", wanted.svg}};
+  for (const auto& file : wanted.profiles) files.emplace_back("--profile", file);
+  if (auto can = apps::check_outputs(wanted.traces, files); !can)
     return apps::end_with(can.failure());
-  if (auto can = apps::check_output("--svg", wanted.svg); !can)
-    return apps::end_with(can.failure());
-  for (const auto& file : wanted.profiles)
-    if (auto can = apps::check_output("--profile", file); !can)
-      return apps::end_with(can.failure());
   std::vector<std::string> notes;
   auto read = read_runs(wanted, notes);
   if (!read) return apps::end_with(read.failure());

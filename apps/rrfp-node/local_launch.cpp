@@ -34,9 +34,9 @@ using clock = std::chrono::steady_clock;
 /// How long nodes may take to report the loss of another node. Nodes that have not joined cannot
 /// notice it; then the launcher reports it.
 constexpr std::chrono::milliseconds report_limit{1500};
-/// How long nodes may take to end after one has failed, or node 0 has ended.
+/// How long nodes may take to end after one has failed, or node 0 has ended early.
 constexpr std::chrono::seconds end_limit{8};
-/// How long the last remaining node may take to end after a failure.
+/// How long the last remaining node may take to end after a failure, and all once the job is over.
 constexpr std::chrono::seconds last_node_limit{1};
 /// Replaces these two limits while node 0 writes a trace.
 constexpr std::chrono::seconds trace_limit{60};
@@ -122,23 +122,25 @@ std::vector<std::string> arguments_of(const command_options& options, std::uint3
 }
 
 /// Collects the children that have ended. Returns the one that failed, if any; of several, the
-/// likeliest cause.
-std::optional<std::size_t> reap(std::vector<child>& nodes) {
+/// likeliest cause. `restarts`: also one that its own user has interrupted.
+std::optional<std::size_t> reap(std::vector<child>& nodes, bool restarts) {
   std::optional<std::size_t> first;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     auto& n = nodes[i];
     if (!n.alive || ::waitpid(n.pid, &n.state, WNOHANG) != n.pid) continue;
     n.alive = false;
-    if (n.failed() && (!first || order_of(n) < order_of(nodes[*first]))) first = i;
+    const bool is_gone = n.failed() || (restarts && n.has_code(exit_interrupted));
+    if (is_gone && (!first || order_of(n) < order_of(nodes[*first]))) first = i;
   }
   return first;
 }
 
-/// Whether the nodes that have ended were killed or have left, and all others run: they wait for
-/// replacements.
+/// Whether the nodes that have ended were killed or interrupted, or have left, and all others run:
+/// they wait for replacements.
 bool may_restart(const std::vector<child>& nodes) {
   return std::all_of(nodes.begin(), nodes.end(), [](const child& n) {
-    return n.alive || n.has_code(exit_drained) || (n.failed() && WIFSIGNALED(n.state));
+    return n.alive || n.has_code(exit_drained) || n.has_code(exit_interrupted) ||
+           (n.failed() && WIFSIGNALED(n.state));
   });
 }
 
@@ -197,8 +199,8 @@ class local_launch {
     interrupts_.on_report([this] { ++reports_wanted_; });
     while (count_alive() > 0) {
       std::this_thread::sleep_for(poll_period);
-      const auto failed = reap(nodes_);
-      if (is_over()) end_within(end_limit);
+      const auto failed = reap(nodes_, restarts_left_ > 0 && interrupts_.count() == 0);
+      if (is_over()) end_within(last_node_limit);
       if (failed) on_failure(*failed);
       forward_signals();
       report_in_time();

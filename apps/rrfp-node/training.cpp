@@ -1,6 +1,5 @@
 #include "training.hpp"
 
-#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
@@ -74,6 +73,10 @@ bool compare_runs(const std::vector<finished_run>& runs) {
 result<std::vector<actors::opened_run>> check_training(const std::vector<job::job>& runs,
                                                        const training_options& options,
                                                        std::uint32_t nodes) {
+  if (auto apart = check_distinct({runs.front().source},
+                                  {{"--json", options.json}, {"--trace", options.trace}});
+      !apart)
+    return apart.failure();
   if (auto can = check_output("--trace", options.trace); !can) return can.failure();
   const auto framework = make_framework();
   std::vector<actors::opened_run> checked;
@@ -154,7 +157,7 @@ void training::on_agreed(const actors::job_node& node, const recovery_point& fro
     print("node {} at {}: {}\n", m.node.value(), m.host, m.description);
 }
 
-int training::end(const job::job& j, const actors::job_outcome& o) const {
+int training::end(const job::job& j, const actors::job_outcome& o) {
   if (!o.is_not_joined) return code_of(o);
   if (o.is_late) {
     print("{}: the job is over\n", j.name);
@@ -165,6 +168,7 @@ int training::end(const job::job& j, const actors::job_outcome& o) const {
     // after a failure, which it reports itself.
     complain("interrupted {}", o.lost.empty() ? "before the training began" : "after " + o.lost);
   }
+  if (!o.is_late) end_held_run(o.how);
   return code_of(o);
 }
 
@@ -226,6 +230,7 @@ status training::prepare(const actors::begun_run& begun, actors::session_setup& 
   const auto& j = begun.run.options;
   const bool leads = begun.node.leads();
   if (auto opened = open_log(begun.node, begun.continues()); !opened) return opened;
+  held_.reset();
   for (const auto& line : begun.start.notes) complain("{}", line);
   display_ = std::make_unique<progress>(j, begun.first_step());
   trace_ = options_.trace.empty() ? nullptr : std::make_unique<actors::trace_recorder>();
@@ -319,10 +324,15 @@ void training::report(const actors::run_end& end) const {
 
 void training::on_run_end(const actors::run_end& end) {
   report(end);
-  // It goes on later, or in the process that takes the place of this one: its outputs, too.
-  if (end.run == nullptr || end.next != actors::aftermath::over) return;
+  if (end.run == nullptr) return;
   const auto& j = end.run->run.options;
   const auto& r = end.result;
+  // It goes on later, or in the process that takes the place of this one: its outputs, too.
+  if (end.next == actors::aftermath::joins_again && end.node.leads()) held_.emplace(j, r);
+  if (end.next == actors::aftermath::over) add_run(j, r);
+}
+
+void training::add_run(const job::job& j, const actors::run_result& r) {
   log_->summary(j, r);
   if (!r.trace_gaps.empty()) {
     trace_complete_ = false;
@@ -333,6 +343,14 @@ void training::on_run_end(const actors::run_end& end) {
   if (r.how != actors::ending::done) return;
   unsaved_ |= r.summary.last_checkpoint_failed;
   finished_.push_back({j, r.summary});
+}
+
+void training::end_held_run(actors::ending how) {
+  if (!held_) return;
+  auto& [j, r] = *held_;
+  r.how = how;
+  add_run(j, r);
+  write_outputs(how);
 }
 
 void training::take_over(std::size_t number, const actors::run_summary& summary,

@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <rrfp/actors/run_job.hpp>
@@ -60,7 +62,7 @@ class training : public actors::job_program {
   ~training() override;
 
   /// Says why the nodes did not come together, if so. Returns the exit code of the program.
-  int end(const job::job& j, const actors::job_outcome& outcome) const;
+  int end(const job::job& j, const actors::job_outcome& outcome);
 
  private:
   void on_joining(std::function<void()> interrupt, bool handed_over) override;
@@ -88,6 +90,10 @@ class training : public actors::job_program {
   /// node 1 after the loss of node 0.
   bool reports(const actors::run_end& end) const;
   void report(const actors::run_end& end) const;
+  /// Adds a run that is over to the outputs.
+  void add_run(const job::job& j, const actors::run_result& r);
+  /// Writes the outputs if the job has ended while it waited for a replacement.
+  void end_held_run(actors::ending how);
 
   const std::vector<job::job> runs_;
   const training_options options_;
@@ -98,6 +104,8 @@ class training : public actors::job_program {
   std::unique_ptr<json_log> log_;
   bool logs_ = false;  ///< opened as that of the leader
   std::vector<finished_run> finished_;
+  /// On the leader: the run that ended with the loss of a node, until the next one begins.
+  std::optional<std::pair<job::job, actors::run_result>> held_;
   std::vector<std::unique_ptr<actors::trace_recorder>> traces_;
   std::vector<actors::titled_trace> titled_;
   bool unsaved_ = false;

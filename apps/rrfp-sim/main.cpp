@@ -138,9 +138,10 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
 }
 
 int forecast_from(const options& wanted) {
-  for (const auto& [option, file] :
-       {std::pair{"--json", &wanted.json}, std::pair{"--chart", &wanted.chart}})
-    if (auto can = apps::check_output(option, *file); !can) return apps::end_with(can.failure());
+  if (auto can =
+          apps::check_outputs(wanted.traces, {{"--json", wanted.json}, {"--chart", wanted.chart}});
+      !can)
+    return apps::end_with(can.failure());
   const auto made = apps::forecasts_from(wanted.traces, wanted.log, wanted.backward_share);
   if (!made) return apps::end_with(made.failure());
   if (!wanted.chart.empty() && made->charts.size() != 1)
@@ -228,11 +229,13 @@ int run(int argc, char** argv) {
   if (!wanted.chart.empty() && wanted.losses.mtbf_hours.empty())
     return apps::end_with({"--chart needs --losses or --from"});
 
-  for (const auto& [option, file] :
-       {std::pair{"--write-durations", &wanted.write_durations},
-        std::pair{"--write-schedule", &wanted.write_schedule}, std::pair{"--json", &wanted.json},
-        std::pair{"--chart", &wanted.chart}})
-    if (auto can = apps::check_output(option, *file); !can) return apps::end_with(can.failure());
+  if (auto can = apps::check_outputs({wanted.job, wanted.durations},
+                                     {{"--write-durations", wanted.write_durations},
+                                      {"--write-schedule", wanted.write_schedule},
+                                      {"--json", wanted.json},
+                                      {"--chart", wanted.chart}});
+      !can)
+    return apps::end_with(can.failure());
   const auto loaded = job::load_job(wanted.job, policies::registry(), wanted.settings,
                                     job::job_use::simulate, study::schema());
   if (!loaded) return apps::end_with(loaded.failure());

@@ -2,7 +2,9 @@
 /// bits and without a repeated step; all together end the job.
 #include <catch2/catch.hpp>
 
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "recovering_job.hpp"
 
@@ -87,6 +89,24 @@ TEST_CASE("the launcher starts a node that was told to end again, also between e
   t.check_same_bits();
   check_steps(t.log(), 100);
   CHECK_THAT(t.launcher().err(), Contains("node 0 has left the job; restarting it"));
+}
+
+TEST_CASE("the launcher starts a node again that a second signal has ended at once") {
+  training t{
+      2,
+      {"pipeline.stages=2", "train.steps=60", "jitter.link=exponential", "jitter.link_mean_ms=15"}};
+  t.start();
+  for (const std::uint32_t node : {0, 1}) {
+    const auto before = t.recoveries();
+    t.wait_for_step(4 + 20 * before);
+    for (int i = 0; i < 2; ++i) {
+      t.signal(node, SIGTERM);
+      std::this_thread::sleep_for(std::chrono::milliseconds{10});
+    }
+    t.wait_for([&] { return t.recoveries() > before; });
+  }
+  t.check_same_bits();
+  CHECK_THAT(t.launcher().err(), Contains("; restarting it"));
 }
 
 TEST_CASE("all nodes are told to end: the job saves its step and ends with code 130, in time") {

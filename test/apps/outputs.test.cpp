@@ -141,6 +141,31 @@ TEST_CASE("an output overwrites no other file") {
   }
 }
 
+TEST_CASE("an output replaces neither an input nor another output") {
+  const small_job job;
+  const auto trace = job.at("trace.json"), page = job.at("page.html"), own = job.path();
+  REQUIRE(run_program(job.run(1, {}, {"--trace", trace})).code == 0);
+  const auto job_text = text_of(own), trace_text = text_of(trace);
+  const std::vector<std::vector<std::string>> wrong{
+      job.run(1, {}, {"--json", own}),
+      job.run(1, {}, {"--trace", own}),
+      job.run(1, {}, {"--json", page, "--trace", page}),
+      {RRFP_SIM, own, "--json", own},
+      {RRFP_SIM, "--from", trace, "--json", trace},
+      {RRFP_REPORT, trace, "--out", trace},
+      {RRFP_REPORT, trace, "--out", page, "--svg", page}};
+  for (const auto& command : wrong) {
+    const auto o = run_program(command);
+    INFO(o.out << o.err);
+    CHECK(o.code == 2);
+    CHECK_THAT(o.err,
+               Contains(": expected another file than ") && Contains(", which it would replace\n"));
+  }
+  CHECK(text_of(own) == job_text);
+  CHECK(text_of(trace) == trace_text);
+  CHECK(!std::filesystem::exists(page));
+}
+
 TEST_CASE("names and paths that are not UTF-8 are refused by name") {
   const small_job job;
   const auto check = [](const std::vector<std::string>& arguments, const std::string& expected) {

@@ -295,6 +295,7 @@ TEST_CASE("without a replacement within recovery.hold_s the job ends with code 3
   INFO(o.out << o.err);
   CHECK(o.code == 3);
   CHECK_THAT(o.err, Contains("node 2 (stage 2") && Contains("did not join within"));
+  CHECK(events(t.log(), "summary").at(0).at("ending") == "node_lost");
 }
 
 TEST_CASE("an interrupt ends a job that waits for a replacement") {
@@ -307,6 +308,7 @@ TEST_CASE("an interrupt ends a job that waits for a replacement") {
   const auto o = t.end();
   INFO(o.out << o.err);
   CHECK(o.code == 130);
+  CHECK(events(t.log(), "summary").at(0).at("ending") == "interrupted");
 }
 
 TEST_CASE("nodes that loops start again go on after losses, with the same bits") {

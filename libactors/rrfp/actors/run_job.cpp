@@ -114,7 +114,8 @@ class job_member::impl {
       options.on_waiting = [this](const std::string& text) { program_.on_waiting(text); };
       auto members = join_job(j, *job_.place, *job_.framework, std::move(options));
       const auto left = limit - in_seconds{clock::now() - since}.count();
-      if (members || !may_try_again(members.failure()) || left <= 0) return members;
+      if (members || !may_try_again(members.failure()) || left <= in_seconds{retry_pause}.count())
+        return members;
       program_.on_waiting(members.message());
       if (standing_->choice().is_first()) {
         standing_->note_pause(retry_pause);
