@@ -162,8 +162,12 @@ void exchange_texts(actors::session_setup& setup, runtime_options& o) {
     });
   };
   setup.hear = [hear = shared(std::move(o.hear))](const std::vector<std::string>& all) {
-    with_gil([&] { (*hear)(all); });
-    return success();
+    return caught([&] {
+      return with_gil([&] {
+        const auto wrong = (*hear)(all);
+        return wrong.is_none() ? success() : status{error{wrong.cast<std::string>()}};
+      });
+    });
   };
 }
 
@@ -444,7 +448,7 @@ PYBIND11_MODULE(_runtime, m) {
       .def("values", &program_job::values);
   // make_rank(stage, rank, replica, group or None) returns a rank of this process (_rank.py); connect(host, port,
   // seconds) the store of torchrun. before_ranks() is called before the ranks of this process are made, also after a
-  // loss. order(stage, n_microbatches), tell(), hear(lines) and look() may be None; look() is called about once a second
+  // loss. order(stage, n_microbatches), tell(), hear(texts) and look() may be None; hear() returns what is wrong, or None; look() is called about once a second
   // while this process waits for the others to join, and what it raises ends that. place: (node, nodes, host), or None
   // for that of the environment.
   py::class_<runtime>(m, "Runtime")

@@ -140,7 +140,7 @@ actors::membership_options training::options_of_join() {
 
 void training::on_waiting(const std::string& text) {
   // Of a launcher's nodes, one speaks for all.
-  if (!seat_.join.launched || seat_.node == node_id{0}) waiting_.note(text);
+  if (!text.empty() && (!seat_.join.launched || seat_.node == node_id{0})) waiting_.note(text);
 }
 
 bool training::has_joined(bool well) {

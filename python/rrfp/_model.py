@@ -117,22 +117,23 @@ class Model:
         return json.dumps([sorted(self.keywords - {None}), None in self.keywords, self.has_trained(), self.owners])
 
     def hear(self, texts):
-        """What all processes tell."""
+        """What all processes tell, in the same order in each. Returns what is wrong with it, or None."""
         told = [json.loads(text) for text in texts]
+        self.owners.clear()
         for keywords, takes_all, _, owners in told:
             self.all_keywords |= set(keywords) | ({None} if takes_all else set())
             for name, part in owners.items():
-                self._own(name, part)
+                if clash := self._clash(name, part):
+                    return clash
         self.is_frozen = not any(has_trained for _, _, has_trained, _ in told)
+        return None
 
-    def _own(self, name, part):
+    def _clash(self, name, part):
+        """Notes whose parameter it is."""
         other = self.owners.setdefault(name, part)
         if other != part:
-            raise Error(
-                f"parameter '{name}' is in part {other} of the model and in part {part}: names must differ",
-                "bad_input",
-                2,
-            )
+            return f"parameter '{name}' is in part {other} of the model and in part {part}: names must differ"
+        return None
 
     def has_trained(self):
         return any(p.requires_grad for module in self.modules.values() for p in module.parameters())
@@ -217,8 +218,8 @@ class Model:
         if part.is_last and self.loss_fn is None:
             raise ValueError("loss_fn: expected a function in the process of the last part, got None")
         for name in [*part.names(), *map(part.name_of, part.buffers.saved)]:
-            if name != part.tied:
-                self._own(name, index)
+            if name != part.tied and (clash := self._clash(name, index)):
+                raise Error(clash, "bad_input", 2)
         return part
 
 

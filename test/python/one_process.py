@@ -1,6 +1,6 @@
 """One process of test_processes.py. With "cases" it trains all of cases.py and saves what comes out; with "kill"
 process 1 ends in the middle of a training; with "rows" it has a target of other rows than the inputs, with "counts"
-other microbatches; with "late" it calls step() after the others have given up."""
+other microbatches; with "late" it calls step() after the others have given up; with "names" both have the same."""
 
 import os
 import signal
@@ -19,8 +19,11 @@ if what == "cases":
     torch.save({name: train(case, rank) for name, case in CASES.items()}, f"{folder}/{rank}.pt")
 else:
     settings = {"run.hang_timeout_s": 2} if what == "late" else {}
+    part = mlp(2)[rank]
+    if what == "names":
+        part.name_of_parameter = lambda name: "a." + name
     with rrfp.Pipeline(
-        mlp(2)[rank], torch.nn.functional.mse_loss, n_microbatches=6, optimizer=adam, settings=settings
+        part, torch.nn.functional.mse_loss, n_microbatches=6, optimizer=adam, settings=settings
     ) as pipe:
         for step in range(3):
             x, y = rows(step)

@@ -78,6 +78,43 @@ def test_other_microbatches_than_those_of_another_process_are_refused(tmp_path):
     assert "expected 6 microbatches, as the leading process has given, got 5" in errors[1], errors
 
 
+def test_names_that_two_processes_have_are_refused_in_both(tmp_path):
+    codes, errors = ends_of_two(tmp_path, "names")
+    assert codes == [1, 1], errors
+    last = [error.splitlines()[-1] for error in errors]
+    assert last[0] == last[1], last
+    assert last[0].startswith("rrfp.Error: parameter 'a.") and "is in part 0 of the model and in part 1: names" in last[0]
+
+
+def test_ctrl_c_ends_the_wait_for_a_process_that_makes_its_part():
+    program = (
+        "import os, signal, sys, threading, time, rrfp, torch\n"
+        "def part(index, count):\n"
+        "    if index == 0: threading.Timer(2, os.kill, [os.getpid(), signal.SIGINT]).start()\n"
+        "    else: time.sleep(60)\n"
+        "    return torch.nn.Linear(2, 2)\n"
+        "try: rrfp.Pipeline(part, torch.nn.functional.mse_loss, n_microbatches=2)\n"
+        "except KeyboardInterrupt: print('ended')\n"
+    )
+    port = free_port()
+    processes = [
+        subprocess.Popen(
+            [PYTHON, "-c", program],
+            env=os.environ
+            | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    output, error = processes[0].communicate(timeout=50)
+    assert (processes[0].returncode, output) == (0, "ended\n"), error
+    assert processes[1].poll() is None
+    processes[1].kill()
+    processes[1].communicate(timeout=20)
+
+
 def test_a_process_that_does_not_call_step_is_the_cause_of_a_hang(tmp_path):
     codes, errors = ends_of_two(tmp_path, "late")
     assert codes == [1, 1], errors

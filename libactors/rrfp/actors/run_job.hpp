@@ -92,14 +92,15 @@ class job_program {
   virtual ~job_program() = default;
 
   /// This process waits for the other nodes; `handed_over`: because a node has left, this one or
-  /// another. The program may call `interrupt` from any thread until has_joined(), to end the wait.
+  /// another. The program may call `interrupt` from any thread until has_joined(), to end the wait,
+  /// and on the thread of on_waiting().
   virtual void on_joining(std::function<void()> /*interrupt*/, bool /*handed_over*/) {}
   /// What the program adds to an attempt to join: inherited descriptors, `version`, `description`,
   /// `on_refused` and `on_gone_early`. The library sets the rest.
   virtual membership_options options_of_join() { return {}; }
   /// Whether the attempt is the last one even if other nodes are missing.
   virtual bool joins_once() { return false; }
-  /// A line about what the wait is for, about once a second.
+  /// A line about what the wait is for, about once a second; empty: for the others to open the run.
   virtual void on_waiting(const std::string&) {}
   /// The wait is over. False: the user has interrupted the program; then the job ends here.
   virtual bool has_joined(bool /*well*/) { return true; }

@@ -1,6 +1,7 @@
 #include <rrfp/actors/training_loop.hpp>
 
 #include <cstdlib>
+#include <exception>
 #include <limits>
 #include <stdexcept>
 
@@ -46,7 +47,8 @@ class training_loop::program final : public job_program {
  public:
   explicit program(training_loop& loop) : loop_(loop) {}
 
-  std::function<void()> look;  ///< may be empty; what it throws ends the wait for other processes
+  std::function<void()> look;   ///< may be empty; what it throws ends the wait for other processes
+  std::exception_ptr thrown{};  ///< by it
 
   membership_options options_of_join() override {
     membership_options options;
@@ -55,8 +57,17 @@ class training_loop::program final : public job_program {
     options.on_refused = print_to_stderr;
     return options;
   }
+  void on_joining(std::function<void()> interrupt, bool) override {
+    interrupt_ = std::move(interrupt);
+  }
   void on_waiting(const std::string&) override {
-    if (look) look();
+    if (!look || thrown) return;
+    try {
+      look();
+    } catch (...) {
+      thrown = std::current_exception();
+      interrupt_();
+    }
   }
   status prepare(const begun_run& begun, session_setup& setup) override {
     if (const auto& hook = loop_.options_.hooks.before_ranks) hook();
@@ -69,6 +80,7 @@ class training_loop::program final : public job_program {
 
  private:
   training_loop& loop_;
+  std::function<void()> interrupt_;
 };
 
 status training_loop::open(std::shared_ptr<const framework> framework, session_setup setup,
@@ -125,7 +137,13 @@ status training_loop::recover(const std::function<void()>& look) {
 }
 
 status training_loop::begin() {
-  if (!member_->begin()) {
+  const bool has_begun = member_->begin();
+  program_->look = nullptr;
+  if (const auto thrown = std::exchange(program_->thrown, nullptr)) {
+    if (has_begun) member_->end({.how = ending::interrupted});
+    std::rethrow_exception(thrown);
+  }
+  if (!has_begun) {
     const auto& end = member_->outcome();
     return error{end.is_late ? "the job was over before this process had joined" : end.message,
                  kind_of(end.how).value_or(error_kind::failed)};

@@ -137,7 +137,8 @@ struct membership_options {
 
   /// How long a process that learns of the end while it joins tells it to others; see leave().
   std::chrono::milliseconds telling_max{0};
-  /// Called about once a second by a join that waits, with what it waits for.
+  /// Called about once a second by a join that waits, with what it waits for, and by an exchange
+  /// that waits, with an empty text.
   std::function<void(std::string)> on_waiting;
 
   /// Releases a blocked join or exchange, like interrupt().

@@ -164,15 +164,19 @@ void watcher::tell_end() {
 }
 
 void watcher::wait_to_join(std::unique_lock<std::mutex>& lock, clock::time_point deadline) {
-  constexpr std::chrono::seconds period{1};
   const auto ended = [&] { return joined_ || join_failure_ || interrupted_; };
-  while (!changed_.wait_until(lock, std::min(deadline, clock::now() + period), ended) &&
-         clock::now() < deadline) {
+  while (!wait_a_while(lock, deadline, ended) && clock::now() < deadline) {
     const auto waiting = waiting_;
     lock.unlock();
     if (options_.on_waiting && !waiting.empty()) options_.on_waiting(waiting);
     lock.lock();
   }
+}
+
+bool watcher::wait_a_while(std::unique_lock<std::mutex>& lock, clock::time_point deadline,
+                           const std::function<bool()>& ended) {
+  constexpr std::chrono::seconds period{1};
+  return changed_.wait_until(lock, std::min(deadline, clock::now() + period), ended);
 }
 
 void watcher::on_lost(std::function<void(node_id, std::string)> callback) {
@@ -241,10 +245,13 @@ result<std::vector<std::string>> watcher::exchange(std::string bytes,
                           std::chrono::nanoseconds{limit}.count(),
                           deadline.time_since_epoch().count(), last});
   const auto ended = [&] { return exchanged_.has_value(); };
-  if (!changed_.wait_until(lock, deadline, ended)) {
-    wake_.set();  // the core sees that the deadline has passed
-    changed_.wait(lock, ended);
+  while (clock::now() < deadline && !wait_a_while(lock, deadline, ended)) {
+    lock.unlock();
+    if (options_.on_waiting) options_.on_waiting({});
+    lock.lock();
   }
+  if (!ended()) wake_.set();  // the core sees that the deadline has passed
+  changed_.wait(lock, ended);
   exchanging_ = false;
   const auto all = *std::exchange(exchanged_, std::nullopt);
   lock.unlock();

@@ -82,6 +82,9 @@ class watcher {
   void tell_end();
   /// Until the node has joined, or cannot; reports what it waits for now and then.
   void wait_to_join(std::unique_lock<std::mutex>& lock, clock::time_point deadline);
+  /// Returns ended(), after a second at the latest.
+  bool wait_a_while(std::unique_lock<std::mutex>& lock, clock::time_point deadline,
+                    const std::function<bool()>& ended);
   /// Requires the lock.
   void post(event::any e);
   void post_now(event::any e);
