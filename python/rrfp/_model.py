@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import os
+from collections.abc import Iterable
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -427,8 +428,11 @@ class ModelPart(Part):
 
 def parts_of(stages, n_stages, world):
     """A function of (index, count) that returns a part, and the number of parts."""
-    if stages is None:
-        raise TypeError("stages: expected a module, a list of modules or a function, got None")
+    if n_stages is not None and (not isinstance(n_stages, int) or n_stages < 1):
+        raise ValueError(f"n_stages: expected an integer >= 1, got {n_stages!r}")
+    if not isinstance(stages, Iterable) and not callable(stages):
+        named = "None" if stages is None else text_of(stages)
+        raise TypeError(f"stages: expected a module, a list of modules or a function, got {named}")
     if isinstance(stages, torch.nn.Module):
         return lambda index, count, *group: stages, n_stages or world
     if callable(stages):

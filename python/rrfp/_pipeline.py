@@ -113,14 +113,23 @@ class Pipeline:
                 "optimizer: expected a function of the parameters of a part, such as "
                 f"lambda params: torch.optim.AdamW(params, 1e-3), got {text_of(optimizer)}"
             )
+        for name, value in {"loss_fn": loss_fn, "count": count}.items():
+            if value is not None and not callable(value):
+                raise TypeError(f"{name}: expected a function, got {text_of(value)}")
         self._count = count
         self._chunk_specs = (args_chunk_spec, kwargs_chunk_spec)
         self._output_merge_spec = output_merge_spec
+        if not isinstance(settings, (dict, type(None))):
+            raise TypeError(f"settings: expected a dict with keys of a job, got {text_of(settings)}")
         settings = dict(settings or {})
-        replicas, ranks = (int(settings.get(f"pipeline.{key}", 1)) for key in ("replicas", "tp"))
+        replicas, ranks = (_number(settings, f"pipeline.{key}") for key in ("replicas", "tp"))
+        if "pipeline.microbatches" in settings:
+            n_microbatches = _number(settings, "pipeline.microbatches")
+        if not isinstance(n_microbatches, int):
+            raise TypeError(f"n_microbatches: expected an integer, got {text_of(n_microbatches)}")
         self._counts = [n_microbatches] * replicas  # of a step that says no other
         world = int(os.environ.get("WORLD_SIZE", "1"))
-        spares = int(settings.get("recovery.spares", 0))
+        spares = _number(settings, "recovery.spares", 0)
         world = max(1, (world - spares) // (replicas * ranks))
         if spares > 0 and isinstance(stages, torch.nn.Module):
             raise ValueError(
@@ -138,7 +147,7 @@ class Pipeline:
         else:
             part_at, parts = parts_of(stages, n_stages, world)
         own = {
-            "pipeline.stages": parts // int(settings.get("pipeline.chunks", 1)),
+            "pipeline.stages": parts // _number(settings, "pipeline.chunks"),
             "pipeline.microbatches": n_microbatches,
             "dispatch.policy": None if callable(policy) else policy,
             "dispatch.slots": slots,
@@ -417,6 +426,8 @@ class Pipeline:
 
     def _run(self, training, batch, losses, return_outputs, update):
         self._check_idle()
+        if losses is not None and not hasattr(losses, "extend"):
+            raise TypeError(f"losses: expected a list, got {text_of(losses)}")
         batch.keeps_outputs = return_outputs
         if self._is_emulated and (batch.has_inputs() or batch.has_targets()):
             raise ValueError("step(): expected no arguments with emulated devices, which compute nothing")
@@ -488,6 +499,18 @@ class Pipeline:
         except Error as e:
             self._raised = str(e)
             self._model.kept.raise_as_cause(e)
+
+
+def _number(settings, key, least=1):
+    """A number that the pipeline needs before the runtime has checked the settings."""
+    value = settings.get(key, least)
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = least - 1
+    if number < least:
+        raise ValueError(f"settings[\"{key}\"]: expected an integer >= {least}, got {text_of_setting(value)}")
+    return number
 
 
 def _order_of(policy, kept, n_stages):

@@ -139,6 +139,36 @@ def test_wrong_arguments_are_refused_and_the_pipeline_goes_on():
         pipe.step(x, target=y)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"stages": 3}, "stages: expected a module, a list of modules or a function, got int"),
+        ({"n_stages": "2"}, "n_stages: expected an integer >= 1, got '2'"),
+        ({"n_stages": -1}, "n_stages: expected an integer >= 1, got -1"),
+        ({"n_microbatches": "4"}, "n_microbatches: expected an integer, got str"),
+        ({"loss_fn": "mse"}, "loss_fn: expected a function, got str"),
+        ({"count": 5}, "count: expected a function, got int"),
+        ({"settings": 5}, "settings: expected a dict with keys of a job, got int"),
+        ({"settings": {"pipeline.replicas": 0}}, 'settings["pipeline.replicas"]: expected an integer >= 1, got 0'),
+        ({"settings": {"pipeline.chunks": "x"}}, 'settings["pipeline.chunks"]: expected an integer >= 1, got x'),
+    ],
+)
+def test_wrong_arguments_are_named(wrong, expected):
+    with pytest.raises((TypeError, ValueError)) as raised:
+        rrfp.Pipeline(**{"stages": lambda index, count: mlp(2)[index], "loss_fn": loss_fn, **wrong})
+    assert str(raised.value) == expected
+
+
+def test_a_setting_comes_before_the_argument_that_it_names():
+    with rrfp.Pipeline(mlp(2), loss_fn, optimizer=adam, settings={"pipeline.microbatches": 3}) as pipe:
+        x, y = rows(1)
+        pipe.step(x, target=y)
+        assert len(pipe.last.losses) == 3
+        with pytest.raises(TypeError, match="^losses: expected a list, got int$"):
+            pipe.step(x, target=y, losses=5)
+        assert pipe.steps == 1
+
+
 def test_wrong_options_name_the_key():
     with pytest.raises(rrfp.Error, match="^policy: expected one of .*bfw.* got \"bfx\", did you mean bf") as raised:
         rrfp.Pipeline(mlp(2), loss_fn, policy="bfx")
