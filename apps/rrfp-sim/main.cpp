@@ -229,11 +229,10 @@ int run(int argc, char** argv) {
   if (!wanted.chart.empty() && wanted.losses.mtbf_hours.empty())
     return apps::end_with({"--chart needs --losses or --from"});
 
-  if (auto can = apps::check_outputs({wanted.job, wanted.durations},
-                                     {{"--write-durations", wanted.write_durations},
-                                      {"--write-schedule", wanted.write_schedule},
-                                      {"--json", wanted.json},
-                                      {"--chart", wanted.chart}});
+  if (auto can = apps::check_outputs({wanted.job}, {{"--write-durations", wanted.write_durations},
+                                                    {"--write-schedule", wanted.write_schedule},
+                                                    {"--json", wanted.json},
+                                                    {"--chart", wanted.chart}});
       !can)
     return apps::end_with(can.failure());
   const auto loaded = job::load_job(wanted.job, policies::registry(), wanted.settings,

@@ -78,6 +78,12 @@ def test_other_microbatches_than_those_of_another_process_are_refused(tmp_path):
     assert "expected 6 microbatches, as the leading process has given, got 5" in errors[1], errors
 
 
+def test_an_update_that_another_process_does_not_make_is_refused(tmp_path):
+    codes, errors = ends_of_two(tmp_path, "updates")
+    assert codes == [1, 1], errors
+    assert all("expected step 2 with an update, as the leading process has given" in error for error in errors), errors
+
+
 def test_names_that_two_processes_have_are_refused_in_both(tmp_path):
     codes, errors = ends_of_two(tmp_path, "names")
     assert codes == [1, 1], errors

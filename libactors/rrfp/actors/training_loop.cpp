@@ -301,10 +301,21 @@ result<passed_step> training_loop::pass(step_purpose purpose, microbatch_counts 
       case step_purpose::evaluation: session.evaluate(std::move(microbatches)); break;
     }
   }
-  wait_until([&] { return over_ || summaries_.contains(step); }, look);
+  // The step as another process may have meant it: with an update, or without.
+  const auto other =
+      purpose == step_purpose::training ? step_purpose::accumulation : step_purpose::training;
+  const auto differs = [&] { return trains && summaries_.contains({other, number_of(id)}); };
+  wait_until([&] { return over_ || summaries_.contains(step) || differs(); }, look);
   std::unique_lock lock{mutex_};
   const auto at = summaries_.find(step);
-  if (at == summaries_.end()) return failure();
+  if (at == summaries_.end() && !differs()) return failure();
+  if (at == summaries_.end()) {
+    lock.unlock();
+    const error why{fmt::format("expected {} with {} update, as the leading process has given",
+                                to_string(id), other == step_purpose::training ? "an" : "no")};
+    abandon(why.message, why.kind);
+    return why;
+  }
   passed_step done{id, std::move(at->second), {}};
   summaries_.erase(at);
   lock.unlock();
