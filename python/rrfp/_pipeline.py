@@ -6,6 +6,7 @@ import dataclasses
 import os
 import sys
 import threading
+from collections.abc import Mapping
 
 import torch
 
@@ -306,6 +307,11 @@ class Pipeline:
         """Sets the state of the parts in this process; `state` may have more. `steps` does not change."""
         self._check_idle()
         self._pipeline.check_open()
+        if not isinstance(state, Mapping):
+            raise TypeError(f"load_state_dict(): expected a dict of tensors, got {text_of(state)}")
+        for name, value in state.items():
+            if not isinstance(value, torch.Tensor):
+                raise TypeError(f"load_state_dict(): expected a dict of tensors, got {text_of(value)} for '{name}'")
         with self._errors():
             for rank in self._model.ranks:  # All look before the first one changes.
                 rank.check_loaded(state)

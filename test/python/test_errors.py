@@ -164,6 +164,10 @@ def test_a_setting_comes_before_the_argument_that_it_names():
         x, y = rows(1)
         pipe.step(x, target=y)
         assert len(pipe.last.losses) == 3
+        with pytest.raises(TypeError, match=r"^load_state_dict\(\): expected a dict of tensors, got int$"):
+            pipe.load_state_dict(5)
+        with pytest.raises(TypeError, match=r"^load_state_dict\(\): expected a dict of tensors, got int for 'a'$"):
+            pipe.load_state_dict({"a": 5})
         with pytest.raises(TypeError, match="^losses: expected a list, got int$"):
             pipe.step(x, target=y, losses=5)
         assert pipe.steps == 1
