@@ -46,7 +46,8 @@ class program_job {
   /// `counts`: the program counts loss terms.
   program_job(const std::vector<std::string>& settings, bool counts)
       : job_(value_of(
-            job::parse_job("name = \"pipeline\"", "settings", policies::registry(), settings, job::job_use::embed,
+            job::parse_job("name = \"pipeline\"", "settings", policies::registry(), settings,
+                           job::job_use::embed,
                            is_of_study ? study::schema() : job::runtime_schema()))) {
     job_.train.averages_accumulation = counts;
   }
@@ -448,9 +449,9 @@ PYBIND11_MODULE(_runtime, m) {
       .def("values", &program_job::values);
   // make_rank(stage, rank, replica, group or None) returns a rank of this process (_rank.py); connect(host, port,
   // seconds) the store of torchrun. before_ranks() is called before the ranks of this process are made, also after a
-  // loss. order(stage, n_microbatches), tell(), hear(texts) and look() may be None; hear() returns what is wrong, or None; look() is called about once a second
-  // while this process waits for the others to join, and what it raises ends that. place: (node, nodes, host), or None
-  // for that of the environment.
+  // loss. order(stage, n_microbatches), tell(), hear(texts) and look() may be None. hear() returns what is wrong, or
+  // None. look() is called about once a second while this process waits for the others to join or to make their ranks,
+  // and what it raises ends that. place: (node, nodes, host), or None for that of the environment.
   py::class_<runtime>(m, "Runtime")
       .def(py::init([](const program_job& job, py::object make_rank, py::object connect,
                        std::string instructions, py::object on_note, py::object on_report,

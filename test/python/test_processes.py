@@ -41,20 +41,25 @@ def test_every_process_trains_its_part_to_the_bits_of_a_plain_loop(trained, name
         assert all(torch.equal(value, state[key]) for key, value in part.state_dict().items())
 
 
-def ends_of_two(folder, what):
+def two_processes(*arguments):
     """Without torchrun, which ends the others itself as soon as one is gone."""
     port = free_port()
-    processes = [
+    return [
         subprocess.Popen(
-            [PYTHON, str(FOLDER / "one_process.py"), str(folder), what],
+            [PYTHON, *arguments],
             env=os.environ
             | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=FOLDER,
         )
         for rank in range(2)
     ]
+
+
+def ends_of_two(folder, what):
+    processes = two_processes(str(FOLDER / "one_process.py"), str(folder), what)
     errors = [process.communicate(timeout=120)[1] for process in processes]
     assert not list(folder.iterdir())
     return [process.returncode for process in processes], errors
@@ -102,18 +107,7 @@ def test_ctrl_c_ends_the_wait_for_a_process_that_makes_its_part():
         "try: rrfp.Pipeline(part, torch.nn.functional.mse_loss, n_microbatches=2)\n"
         "except KeyboardInterrupt: print('ended')\n"
     )
-    port = free_port()
-    processes = [
-        subprocess.Popen(
-            [PYTHON, "-c", program],
-            env=os.environ
-            | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    processes = two_processes("-c", program)
     output, error = processes[0].communicate(timeout=50)
     assert (processes[0].returncode, output) == (0, "ended\n"), error
     assert processes[1].poll() is None

@@ -308,8 +308,8 @@ result<passed_step> training_loop::pass(step_purpose purpose, microbatch_counts 
   wait_until([&] { return over_ || summaries_.contains(step) || differs(); }, look);
   std::unique_lock lock{mutex_};
   const auto at = summaries_.find(step);
-  if (at == summaries_.end() && !differs()) return failure();
   if (at == summaries_.end()) {
+    if (!differs()) return failure();
     lock.unlock();
     const error why{fmt::format("expected {} with {} update, as the leading process has given",
                                 to_string(id), other == step_purpose::training ? "an" : "no")};

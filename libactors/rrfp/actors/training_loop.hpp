@@ -29,7 +29,6 @@
 #include <rrfp/job/job.hpp>
 #include <rrfp/job/node_places.hpp>
 #include <rrfp/membership/launch_environment.hpp>
-#include <rrfp/membership/membership.hpp>
 #include <rrfp/metrics/board.hpp>
 
 namespace rrfp::actors {
