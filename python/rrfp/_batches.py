@@ -136,6 +136,15 @@ def merged(values, spec, rows):
     return tree_unflatten([merged(list(part), s, rows) for part, s in zip(parts, specs)], shape)
 
 
+def check_merge_spec(spec):
+    for leaf in tree_leaves(spec):
+        if not isinstance(leaf, (TensorChunkSpec, _CustomReducer, type(None))):
+            raise TypeError(
+                "output_merge_spec: expected TensorChunkSpec(dimension), a reducer or None for each output, "
+                f"got {type(leaf).__name__}"
+            )
+
+
 def _children(value):
     """One level of a tree."""
     return tree_flatten(value, is_leaf=lambda v: v is not value)

@@ -44,6 +44,7 @@ class Model:
         self.before_ranks()
         self.local = {}  # tensors on devices between two parts here
         self.owners = {}  # of a name: the part that has it
+        self.ties = {}  # of a tied parameter, by the position of its part: the shape and whether it is trained
         self.part_of = {}  # by the identity of a parameter
         self.rotary = {}  # part that has an embedding
         self.all_keywords = set()  # that any part takes; with None, any keyword
@@ -115,18 +116,23 @@ class Model:
 
     def tell(self):
         """What this process tells all others once its parts are made."""
-        return json.dumps([sorted(self.keywords - {None}), None in self.keywords, self.has_trained(), self.owners])
+        return json.dumps([sorted(self.keywords - {None}), None in self.keywords, self.has_trained(), self.owners, self.ties])
 
     def hear(self, texts):
         """What all processes tell, in the same order in each. Returns what is wrong with it, or None."""
         told = [json.loads(text) for text in texts]
         self.owners.clear()
-        for keywords, takes_all, _, owners in told:
+        ties = {}
+        for keywords, takes_all, _, owners, its_ties in told:
             self.all_keywords |= set(keywords) | ({None} if takes_all else set())
+            ties |= its_ties
             for name, part in owners.items():
                 if clash := self._clash(name, part):
                     return clash
-        self.is_frozen = not any(has_trained for _, _, has_trained, _ in told)
+        self.is_frozen = not any(has_trained for _, _, has_trained, *_ in told)
+        sides = [f"part {part}: {text}" for part, text in sorted(ties.items(), key=lambda tie: int(tie[0]))]
+        if sides and (len(sides) != 2 or len(set(ties.values())) != 1):
+            return f"tied_parameter: expected two alike, in the first part and in the last one, got {', '.join(sides)}"
         return None
 
     def _clash(self, name, part):
@@ -218,6 +224,8 @@ class Model:
             keep_device_guard()
         if part.is_last and self.loss_fn is None:
             raise ValueError("loss_fn: expected a function in the process of the last part, got None")
+        if part.tied is not None:
+            self.ties[index] = part.text_of_tied()
         for name in [*part.names(), *map(part.name_of, part.buffers.saved)]:
             if name != part.tied and (clash := self._clash(name, index)):
                 raise Error(clash, "bad_input", 2)
@@ -245,7 +253,9 @@ class ModelPart(Part):
         self.name_of = getattr(
             module, "name_of_parameter", lambda name: "tied" if name == tied else f"{index}.{name}"
         )
-        if tied and count > 1 and (self.is_first or self.is_last):
+        if tied and tied not in dict(module.named_parameters()):
+            raise ValueError(f"tied_parameter: expected the name of a parameter of the part, got {tied!r}")
+        if tied and count > 1:
             self.tied = self.name_of(tied)
         parameters = inspect.signature(module.forward).parameters.values()
         self.positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -263,6 +273,10 @@ class ModelPart(Part):
 
     def names(self):
         return [self.name_of(name) for name, _ in self.module.named_parameters()]
+
+    def text_of_tied(self):
+        value = self.module.get_parameter(self.module.tied_parameter)
+        return f"{shape_of(value)}{'' if value.requires_grad else ', frozen'}"
 
     def look_for_hooks(self):
         """Between steps: the parts of other threads hold nodes of the same parameters."""

@@ -2,6 +2,8 @@
 
 import torch
 
+from ._modules import one_line
+
 #: Ends the name of a state that is a number in Python; it travels as a tensor.
 _NUMBER = ":number"
 #: Ends the name of a number in the group of a parameter, such as its learning rate.
@@ -58,6 +60,17 @@ class Optimizer:
                 for parameter in group["params"]:
                     if parameter in index_of:
                         yield index_of[parameter], name + _GROUP, _as_tensor(value)
+
+    def try_state(self, found):
+        """Raises what set_state() would."""
+        its = getattr(self.made, "__dict__", {})
+        kept = {name: its[name] for name in ("state", "param_groups") if name in its}
+        try:
+            self.set_state(found)
+        except Exception as e:
+            raise ValueError(f"the optimizer {type(self.made).__name__} refuses its state: {one_line(e)}") from e
+        finally:
+            its.update(kept)
 
     def set_state(self, found):
         """Sets what state() gave; a parameter that is not in `found` restarts."""

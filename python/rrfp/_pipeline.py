@@ -6,12 +6,12 @@ import dataclasses
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from . import _runtime
-from ._batches import Batch
+from ._batches import Batch, check_merge_spec
 from ._closing import close_at_exit, why_ended
 from ._draws import is_inside
 from ._errors import Error
@@ -114,20 +114,24 @@ class Pipeline:
                 "optimizer: expected a function of the parameters of a part, such as "
                 f"lambda params: torch.optim.AdamW(params, 1e-3), got {text_of(optimizer)}"
             )
-        for name, value in {"loss_fn": loss_fn, "count": count}.items():
+        for name, value in {"loss_fn": loss_fn, "count": count, "on_note": on_note, "on_report": on_report}.items():
             if value is not None and not callable(value):
                 raise TypeError(f"{name}: expected a function, got {text_of(value)}")
+        _check_kind("args_chunk_spec", args_chunk_spec, "a tuple with a spec for each argument", (tuple, list, type(None)))
+        _check_kind("kwargs_chunk_spec", kwargs_chunk_spec, "a dict with a spec for each argument", (dict, type(None)))
+        _check_flag("trace", trace)
+        if autocast not in (None, torch.bfloat16, torch.float16):
+            raise TypeError(f"autocast: expected torch.bfloat16, torch.float16 or None, got {autocast!r}")
         self._count = count
         self._chunk_specs = (args_chunk_spec, kwargs_chunk_spec)
         self._output_merge_spec = output_merge_spec
-        if not isinstance(settings, (dict, type(None))):
-            raise TypeError(f"settings: expected a dict with keys of a job, got {text_of(settings)}")
+        check_merge_spec(output_merge_spec)
+        _check_kind("settings", settings, "a dict with keys of a job", (dict, type(None)))
         settings = dict(settings or {})
         replicas, ranks = (_number(settings, f"pipeline.{key}") for key in ("replicas", "tp"))
         if "pipeline.microbatches" in settings:
             n_microbatches = _number(settings, "pipeline.microbatches")
-        if not isinstance(n_microbatches, int):
-            raise TypeError(f"n_microbatches: expected an integer, got {text_of(n_microbatches)}")
+        _check_kind("n_microbatches", n_microbatches, "an integer", int)
         self._counts = [n_microbatches] * replicas  # of a step that says no other
         world = int(os.environ.get("WORLD_SIZE", "1"))
         spares = _number(settings, "recovery.spares", 0)
@@ -307,11 +311,9 @@ class Pipeline:
         """Sets the state of the parts in this process; `state` may have more. `steps` does not change."""
         self._check_idle()
         self._pipeline.check_open()
-        if not isinstance(state, Mapping):
-            raise TypeError(f"load_state_dict(): expected a dict of tensors, got {text_of(state)}")
+        _check_kind("load_state_dict()", state, "a dict of tensors", Mapping)
         for name, value in state.items():
-            if not isinstance(value, torch.Tensor):
-                raise TypeError(f"load_state_dict(): expected a dict of tensors, got {text_of(value)} for '{name}'")
+            _check_kind(f"load_state_dict(): '{name}'", value, "a tensor", torch.Tensor)
         with self._errors():
             for rank in self._model.ranks:  # All look before the first one changes.
                 rank.check_loaded(state)
@@ -400,6 +402,9 @@ class Pipeline:
     def _listed(self, arg_mbs, kwarg_mbs, target_mbs, n_microbatches, costs=None):
         """The microbatches of a step as a batch."""
         by_replica = self._by_replica(n_microbatches)
+        for name, values in {"arg_mbs": arg_mbs, "kwarg_mbs": kwarg_mbs, "target_mbs": target_mbs, "costs": costs}.items():
+            if isinstance(values, str) or not isinstance(values, (Iterable, type(None))):
+                raise TypeError(f"{name}: expected a list with one for each microbatch, got {text_of(values)}")
         if costs is not None:
             costs = list(costs)
             if by_replica is not None and len(costs) != sum(by_replica):
@@ -434,6 +439,7 @@ class Pipeline:
         self._check_idle()
         if losses is not None and not hasattr(losses, "extend"):
             raise TypeError(f"losses: expected a list, got {text_of(losses)}")
+        _check_flag("update", update)
         batch.keeps_outputs = return_outputs
         if self._is_emulated and (batch.has_inputs() or batch.has_targets()):
             raise ValueError("step(): expected no arguments with emulated devices, which compute nothing")
@@ -505,6 +511,16 @@ class Pipeline:
         except Error as e:
             self._raised = str(e)
             self._model.kept.raise_as_cause(e)
+
+
+def _check_kind(name, value, expected, kinds):
+    if not isinstance(value, kinds):
+        raise TypeError(f"{name}: expected {expected}, got {text_of(value)}")
+
+
+def _check_flag(name, value):
+    if not hasattr(value, "__bool__"):
+        raise TypeError(f"{name}: expected True or False, got {text_of(value)}")
 
 
 def _number(settings, key, least=1):

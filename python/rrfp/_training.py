@@ -232,19 +232,25 @@ class TrainingRank(Rank):
             return made
 
     def check(self, entries):
-        self._matching(_of_entries(entries))
+        self._check(_of_entries(entries))
 
     def restore(self, entries):
-        self.load(_of_entries(entries))
+        self._load(_of_entries(entries))
 
     def check_loaded(self, state):
-        self._matching(self._pieces_of(state))
+        self._check(self._pieces_of(state))
 
     def load_state(self, state):
-        self.load(self._pieces_of(state))
+        self._load(self._pieces_of(state))
 
-    def load(self, pieces):
-        """`pieces`: by name, the (tensor, part) that any rank saved."""
+    # `pieces`: by name, the (tensor, part) that any rank saved.
+
+    def _check(self, pieces):
+        """Raises what _load() would, before anything has changed."""
+        *_, states = self._matching(pieces)
+        self._optimizer.try_state(states)
+
+    def _load(self, pieces):
         values, scale, states = self._matching(pieces)
         with torch.no_grad():
             for mine, value in values:

@@ -148,6 +148,16 @@ def test_wrong_arguments_are_refused_and_the_pipeline_goes_on():
         ({"n_microbatches": "4"}, "n_microbatches: expected an integer, got str"),
         ({"loss_fn": "mse"}, "loss_fn: expected a function, got str"),
         ({"count": 5}, "count: expected a function, got int"),
+        ({"on_note": 5}, "on_note: expected a function, got int"),
+        ({"autocast": torch.float64}, "autocast: expected torch.bfloat16, torch.float16 or None, got torch.float64"),
+        ({"autocast": "bf16"}, "autocast: expected torch.bfloat16, torch.float16 or None, got 'bf16'"),
+        ({"trace": "x"}, "trace: expected True or False, got str"),
+        ({"args_chunk_spec": 5}, "args_chunk_spec: expected a tuple with a spec for each argument, got int"),
+        ({"kwargs_chunk_spec": "x"}, "kwargs_chunk_spec: expected a dict with a spec for each argument, got str"),
+        (
+            {"output_merge_spec": 5},
+            "output_merge_spec: expected TensorChunkSpec(dimension), a reducer or None for each output, got int",
+        ),
         ({"settings": 5}, "settings: expected a dict with keys of a job, got int"),
         ({"settings": {"pipeline.replicas": 0}}, 'settings["pipeline.replicas"]: expected an integer >= 1, got 0'),
         ({"settings": {"pipeline.chunks": "x"}}, 'settings["pipeline.chunks"]: expected an integer >= 1, got x'),
@@ -166,11 +176,59 @@ def test_a_setting_comes_before_the_argument_that_it_names():
         assert len(pipe.last.losses) == 3
         with pytest.raises(TypeError, match=r"^load_state_dict\(\): expected a dict of tensors, got int$"):
             pipe.load_state_dict(5)
-        with pytest.raises(TypeError, match=r"^load_state_dict\(\): expected a dict of tensors, got int for 'a'$"):
+        with pytest.raises(TypeError, match=r"^load_state_dict\(\): 'a': expected a tensor, got int$"):
             pipe.load_state_dict({"a": 5})
+        with pytest.raises(TypeError, match="^update: expected True or False, got str$"):
+            pipe.step(x, target=y, update="no")
+        with pytest.raises(TypeError, match="^arg_mbs: expected a list with one for each microbatch, got int$"):
+            pipe.step_microbatches(5)
+        with pytest.raises(TypeError, match="^costs: expected a list with one for each microbatch, got str$"):
+            pipe.step_microbatches([x], target_mbs=[y], costs="a")
         with pytest.raises(TypeError, match="^losses: expected a list, got int$"):
             pipe.step(x, target=y, losses=5)
         assert pipe.steps == 1
+
+
+class WithTie(torch.nn.Linear):
+    def __init__(self, name, size=16, is_trained=True):
+        super().__init__(16, size)
+        self.tied_parameter = name
+        self.weight.requires_grad_(is_trained)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (WithTie("wight"), WithTie("weight"), "expected the name of a parameter of the part, got 'wight'"),
+        (WithTie(""), WithTie("weight"), r"expected two alike, .*, got part 1: torch.float32 \[16, 16\]$"),
+        (WithTie("weight"), WithTie("weight", 8), r"expected two alike, .*16, 16\], part 1: torch.float32 \[8, 16\]$"),
+        (WithTie("weight"), WithTie("weight", 16, False), r"expected two alike, .*16\], part 1: .*16\], frozen$"),
+    ],
+)
+def test_a_wrong_tie_is_refused(first, last, expected):
+    with pytest.raises(rrfp.Error, match=f"tied_parameter: {expected}") as raised:
+        step([first, last], optimizer=adam)
+    assert raised.value.kind == "bad_input"
+
+
+def test_a_state_that_the_optimizer_refuses_changes_nothing():
+    x, y = rows(1)
+    with rrfp.Pipeline(mlp(2), loss_fn, optimizer=adam) as pipe:
+        pipe.step(x, target=y)
+        state = pipe.state_dict()
+        pipe.step(x, target=y)
+        before = pipe.state_dict()
+        for part in (0, 1):
+            name = f"optimizer.{part}."
+            wrong = {n: value for n, value in state.items() if not (n.startswith(name) and n.endswith("step"))}
+            with pytest.raises(rrfp.Error, match="^the optimizer AdamW refuses its state: KeyError: 'step'"):
+                pipe.load_state_dict(wrong)
+            after = pipe.state_dict()
+            assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+        pipe.load_state_dict(state)
+        pipe.step(x, target=y)
+        after = pipe.state_dict()
+        assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_wrong_options_name_the_key():
