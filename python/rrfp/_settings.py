@@ -25,12 +25,12 @@ def with_whole_tasks(settings):
     return {**_of_tasks, **settings}
 
 
-def called(function, settings):
+def called(function, settings, arguments=None):
     """Calls a function that gets the settings; its error names them as the program does."""
     try:
         return function(lines_of(settings))
     except Error as e:
-        raise Error(in_words_of_settings(str(e), settings), e.kind, e.exit_code) from e.__cause__
+        raise Error(in_words_of_settings(str(e), settings, arguments), e.kind, e.exit_code) from e.__cause__
 
 
 def in_words_of_settings(message, settings, arguments=None):

@@ -9,6 +9,7 @@ import copy
 import os
 import signal
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -178,6 +179,22 @@ def disagreeing(options):
         assert "expected 3 microbatches, as on the rank of the first stage, got 5" in str(e), e
     else:
         raise AssertionError("expected an error")
+
+
+def other_options(options):
+    """The last rank has other slots."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    begun = time.monotonic()
+    for name, values in {"slots": ("p", 5), "n_microbatches": (4, 6)}.items():
+        given = {"n_microbatches": 4, **options, name: values[rank == ranks - 1]}
+        schedule = ReadySchedule(PipelineStage(Block(), rank, ranks, device), loss_fn=loss_fn, **given)
+        try:
+            schedule.step(torch.zeros(8, width), **({"target": torch.zeros(8, width)} if rank == ranks - 1 else {}))
+        except ValueError as e:
+            assert str(e) == f"{name}: expected {values[0]!r} on rank {ranks - 1}, as on rank 0, got {values[1]!r}", e
+        else:
+            raise AssertionError("expected an error")
+    assert time.monotonic() - begun < 30
 
 
 def other_rows(options):

@@ -71,14 +71,15 @@ def telling_the_cause():
 class Rendezvous:
     """The ranks of one pipeline: those of its process group and of their agreement domains."""
 
-    def __init__(self, group, domain, stage_indices):
-        """`domain`: the global ranks that run the same tasks as this one, itself included."""
+    def __init__(self, group, domain, stage_indices, options):
+        """`domain`: the global ranks that run the same tasks as this one, itself included. `options`: by name, those that
+        all ranks must give alike."""
         global _made
         _made += 1
         self._store = dist.PrefixStore(f"rrfp/{_made}", dist.distributed_c10d._get_default_store())
         here = dist.get_rank()
         self.domain = sorted(domain)
-        mine = {"domain": self.domain, "stages": sorted(stage_indices), "host": socket.gethostname()}
+        mine = {"domain": self.domain, "stages": sorted(stage_indices), "host": socket.gethostname(), "options": options}
         self._store.set(f"rank/{here}", json.dumps(mine))
         stages = dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))
         self.stages = [self._told(rank) for rank in stages]
@@ -90,6 +91,7 @@ class Rendezvous:
                     f"same tasks, as rank {here}, got {told['domain']}"
                 )
         self._ranks = sorted(rank for told in self.stages for rank in told["domain"])
+        self._check_options()
         self.size = len(stages) * len(self.domain)
         self.node = stages.index(here) * len(self.domain) + self.index
         self._leader = self.stages[0]["domain"][0]
@@ -119,6 +121,13 @@ class Rendezvous:
 
     def find(self):
         return int(self._of_leader("port"))
+
+    def _check_options(self):
+        first, *others = self._ranks
+        for name, value in self._told(first)["options"].items():
+            for rank in others:
+                if (other := self._told(rank)["options"][name]) != value:
+                    raise ValueError(f"{name}: expected {value!r} on rank {rank}, as on rank {first}, got {other!r}")
 
     def _of_leader(self, name):
         return self._value(self._key(name), self._leader, 60, "open the pipeline")

@@ -17,6 +17,10 @@ from ._part import Local, StagePart
 from ._rendezvous import Rendezvous
 from ._watch import WatchedRank
 
+#: By the name of an option: the key of a job that it sets.
+_KEYS = {"policy": "dispatch.policy", "slots": "dispatch.slots", "hang_timeout_s": "run.hang_timeout_s"}
+
+
 class ReadySchedule(PipelineScheduleMulti):
     """Runs the stages of torch.distributed.pipelining: a free rank runs the best-ranked task whose input is here.
 
@@ -105,12 +109,8 @@ class ReadySchedule(PipelineScheduleMulti):
         ]
         self._traces = trace
         self._say = [on_note or _print, on_report or _print]
-        self._settings = {
-            "dispatch.policy": policy,
-            "dispatch.slots": slots,
-            "run.hang_timeout_s": hang_timeout_s,
-            **with_whole_tasks(settings or {}),
-        }
+        self._options = {"policy": policy, "slots": slots, "hang_timeout_s": hang_timeout_s}
+        self._settings = {_KEYS[name]: value for name, value in self._options.items()} | with_whole_tasks(settings or {})
         self._runtime = None
         self._place = None
         self.last = None  #: figures of the last step: its number, duration in ms, and bubble
@@ -251,7 +251,8 @@ class ReadySchedule(PipelineScheduleMulti):
             self._seed = torch.initial_seed()
         ranks = ranks_of(self._domain, [stage.submod for stage in self._stages])
         own = [stage.stage_index for stage in self._stages]
-        self._place = place = Rendezvous(self._stages[0].group, ranks, own)
+        alike = {"n_microbatches": self._n_microbatches, **self._options}
+        self._place = place = Rendezvous(self._stages[0].group, ranks, own, alike)
         placement = _placement_of([told["stages"] for told in place.stages], self._num_stages)
         self.stage_index_to_group_rank = {
             index: rank for rank, told in enumerate(place.stages) for index in told["stages"]
@@ -287,6 +288,7 @@ class ReadySchedule(PipelineScheduleMulti):
                     trace=self._traces,
                 ),
                 {key: value for key, value in settings.items() if value is not None},
+                {_KEYS[name]: name for name, value in self._options.items() if settings[_KEYS[name]] is value},
             )
         finally:
             os.unlink(key_file)
