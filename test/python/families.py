@@ -42,7 +42,7 @@ INDEXER = {
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 SPECIAL = {
     **dict.fromkeys(("axk1", "axk2", "deepseek_v2", "deepseek_v32", "glm4_moe_lite"), LATENT),
-    **dict.fromkeys(("glm_moe_dsa", "minicpm3", "youtu"), LATENT),
+    **dict.fromkeys(("glm_moe_dsa", "minicpm3", "sarvam_mla", "youtu"), LATENT),
     **dict.fromkeys(("dots3_note", "dots3_note_text"), {**LATENT, "layer_types": ["indexed_attention"] * 4}),
     **dict.fromkeys(("codegen", "gptj"), {"rotary_dim": 4}),
     **dict.fromkeys(("gemma3", "gemma3_text"), {"final_logit_softcapping": 20.0}),
