@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 
 #include "hand_made.hpp"
 
@@ -130,6 +131,20 @@ TEST_CASE("a file that is not a trace of rrfp is refused, and the error names wh
   CHECK_THAT(refusal(replaced(good, "\"ts\":2.000", "\"ts\":1e300")), Contains("got 1e+300"));
   CHECK_THAT(refusal(replaced(good, "\"ts\":12.000", "\"ts\":11.000")),
              Contains("stage 0 rank 0") && Contains("F0 and F1 of step 0 overlapping"));
+}
+
+TEST_CASE("a trace may be compressed") {
+  const auto plain = (std::filesystem::temp_directory_path() / "rrfp-compressed.json").string();
+  const auto text = two_stages().text();
+  std::ofstream{plain} << text;
+  REQUIRE(std::system(("gzip -kf " + plain).c_str()) == 0);
+  const auto whole = read_trace(plain + ".gz");
+  REQUIRE(whole.ok());
+  CHECK(whole->runs.size() == parse_trace(text, plain)->runs.size());
+  std::filesystem::resize_file(plain + ".gz", std::filesystem::file_size(plain + ".gz") - 9);
+  CHECK_THAT(read_trace(plain + ".gz").message(), Contains("a gzip file that ends too early"));
+  std::filesystem::remove(plain);
+  std::filesystem::remove(plain + ".gz");
 }
 
 TEST_CASE("a file that cannot be read is refused") {

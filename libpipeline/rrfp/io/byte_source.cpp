@@ -51,6 +51,7 @@ result<std::string> head_of(const std::string& file, std::size_t bytes_max) {
   for (auto piece = source->next(); !piece.empty() && head.size() < bytes_max;
        piece = source->next())
     head += piece;
+  if (!source->fault().empty()) return error{file + ": " + source->fault()};
   head.resize(std::min(head.size(), bytes_max));
   return head;
 }

@@ -32,7 +32,8 @@ class byte_source {
   std::string fault_;
 };
 
-/// The first bytes, at most `bytes_max`.
+/// The first bytes of a file, uncompressed, at most `bytes_max`. Errors: those of open(), and a
+/// fault before them.
 result<std::string> head_of(const std::string& file, std::size_t bytes_max);
 
 }  // namespace rrfp::files

@@ -1,17 +1,13 @@
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
-#include <system_error>
 #include <tuple>
 
 #include <fmt/format.h>
 
 #include <rrfp/base/parse_number.hpp>
+#include <rrfp/io/byte_source.hpp>
 
 #include "trace_fields.hpp"
 
@@ -304,21 +300,12 @@ result<trace_file> parse_trace(std::string_view text, const std::string& file) {
 }
 
 result<trace_file> read_trace(const std::string& file) {
-  std::error_code unknown;
-  if (std::filesystem::is_directory(file, unknown))
-    return error{fmt::format("{}: {}, got a folder", file, expected)};
-  std::ifstream in{file, std::ios::binary | std::ios::ate};
-  const auto size = in ? static_cast<std::int64_t>(in.tellg()) : -1;
-  if (size < 0)
-    return error{fmt::format("{}: {}, cannot read: {}", file, expected, std::strerror(errno))};
-  if (static_cast<std::uint64_t>(size) > trace_bytes_max)
-    return error{fmt::format("{}: expected a trace of at most {} bytes, got {}", file,
-                             trace_bytes_max, size)};
-  std::string text(static_cast<std::size_t>(size), '\0');
-  in.seekg(0);
-  if (!in.read(text.data(), size))
-    return error{fmt::format("{}: {}, cannot read: {}", file, expected, std::strerror(errno))};
-  return parse_trace(text, file);
+  const auto text = files::head_of(file, trace_bytes_max + 1);
+  if (!text) return text.failure();
+  if (text->size() > trace_bytes_max)
+    return error{
+        fmt::format("{}: expected a trace of at most {} bytes, got more", file, trace_bytes_max)};
+  return parse_trace(*text, file);
 }
 
 }  // namespace rrfp::report

@@ -109,7 +109,8 @@ placement infer_placement(const traced_run& run);
 /// Parses the trace in `text`; an error names `file`, the line or event, and what was expected.
 result<trace_file> parse_trace(std::string_view text, const std::string& file);
 
-/// Reads the trace in a file of at most trace_bytes_max bytes.
+/// Reads the trace in a file, plain or compressed by gzip, of at most trace_bytes_max bytes
+/// uncompressed.
 result<trace_file> read_trace(const std::string& file);
 
 }  // namespace rrfp::report
