@@ -23,7 +23,7 @@ std::vector<job::basic_key<head_draft>> make_head() {
   keys.choice(
       "engine", &o::engine, {std::begin(engine_words), std::end(engine_words)},
       "Engine of the cells: the simulator, the actor runtime on emulated devices in one process, "
-      "both of them, or jobs of several processes on this machine. Those send messages of the "
+      "both of them, or jobs of several processes on this machine. The latter send messages of the "
       "model's size, and train the model of `job` if its `device.kind` is not `emulated`.");
   keys.integer("nodes", &o::nodes, {1, 64}, "nodes", "Processes of a job with engine `processes`.");
   keys.integers("seeds", &o::seeds, {0, 0xffffffff},
@@ -92,7 +92,8 @@ job::key_table<entry_draft> make_weather() {
               "`kill`: the node is killed and started again, which needs "
               "`recovery.max_restarts`; `stop`: SIGSTOP stops it for `seconds`.");
   keys.integer("node", &o::node, {0, 63}, "", "The node.");
-  keys.integer("step", &o::step, {1, steps_max}, "steps", "Complete steps when it happens.");
+  keys.integer("step", &o::step, {1, steps_max}, "steps",
+               "Number of complete steps when the fault happens.");
   keys.number("seconds", &o::seconds, {0, 600, true, false}, "s", "How long it is stopped.");
   return table;
 }

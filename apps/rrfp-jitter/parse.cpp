@@ -46,12 +46,13 @@ status set_key(entry_read& to, const job::entry& e, std::size_t kind, const std:
   }
   if (auto set = to.settings.add(e, source); !set) return set;
   if (e.name() == "jitter.seed")
-    return from.blame(e.name(), "expected seeds, which sets it for all cells");
+    return from.blame(e.name(), "expected `seeds`, which sets it for all cells");
   const bool is_of_base = e.path[0] == "train" || e.path[0] == "device" || e.path[0] == "recovery";
   if (e.path.size() == 1 || (is_cell_key(e.name()) && !is_of_base)) return success();
-  return from.blame(e.name(), is_cell_key(e.name())
-                                  ? "expected before the first table: it holds for all cells"
-                                  : "has no effect in an experiment");
+  return from.blame(e.name(),
+                    is_cell_key(e.name())
+                        ? "expected before the first table, because it applies to all cells"
+                        : "has no effect in an experiment");
 }
 
 /// The entry with each single value of a list that the key does not take as a whole.
@@ -181,7 +182,7 @@ status read_head(draft& d, const job::document& doc) {
     }
     if (auto set = settings.add(e, source); !set) return set;
     if (e.name() == "jitter.seed")
-      return from.blame(e.name(), "expected seeds, which sets it for all cells");
+      return from.blame(e.name(), "expected `seeds`, which sets it for all cells");
     if (e.path.size() > 1 && !is_cell_key(e.name()))
       return from.blame(e.name(), "has no effect in an experiment");
   }
@@ -287,14 +288,14 @@ status check_processes(const cell& c) {
   };
   if (f.kind == fault_kind::none) return success();
   if (f.node >= c.nodes)
-    return wrong("node: expected below " + std::to_string(c.nodes) + ", the number of nodes, got " +
-                 std::to_string(f.node));
+    return wrong("node: expected a number below " + std::to_string(c.nodes) +
+                 ", that of the nodes, got " + std::to_string(f.node));
   if (f.step >= c.job.train.steps)
-    return wrong("step: expected below train.steps, " + std::to_string(c.job.train.steps) +
+    return wrong("step: expected a number below train.steps, " + std::to_string(c.job.train.steps) +
                  ", got " + std::to_string(f.step));
   if (f.kind == fault_kind::kill && c.job.recovery.max_restarts == 0)
     return job::blame(c.job, "recovery.max_restarts",
-                      "expected 1 at least with fault.kind = \"kill\", got 0");
+                      "expected at least 1 with fault.kind = \"kill\", got 0");
   return success();
 }
 

@@ -113,7 +113,7 @@ result<http_address> parse_http_address(const std::string& text) {
     return wrong("not a host name or address");
   if (at.host.empty()) at.host = "127.0.0.1";
   at.port = parse_number<std::uint16_t>(std::string_view{text}.substr(colon + 1)).value_or(0);
-  if (at.port == 0) return wrong("no port from 1 to 65535");
+  if (at.port == 0) return wrong("not a port from 1 to 65535");
   return at;
 }
 

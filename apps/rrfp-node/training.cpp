@@ -179,7 +179,7 @@ void training::set_callbacks(actors::session_setup& setup, const job::job& j, bo
     if (!leads) return;
     if (std::exchange(shares_, s.shares) != s.shares)
       display_->note(fmt::format(
-          "{}: the replicas run {} microbatches since step {}", j.name,
+          "{}: the replicas have run {} microbatches since step {}", j.name,
           s.shares.empty() ? "their own" : fmt::to_string(fmt::join(s.shares, ", ")), s.step));
     display_->step(s);
     log_->step(j, s);
@@ -215,9 +215,10 @@ void training::log_begin(const actors::begun_run& begun) {
         fmt::format("{}: {} after step {} ({} steps repeated), {:.1f} s after the loss", j.name,
                     resumes ? "resumed" : "restarted", r.step, r.repeated_steps, r.held_s));
     for (const auto n : start.start.absent)
-      notes_.push_back(fmt::format(
-          "{}: goes on without node {}; others compute its ranks until a process takes its place",
-          j.name, n.value()));
+      notes_.push_back(
+          fmt::format("{}: continues without node {}; other nodes compute its ranks until a "
+                      "process takes its place",
+                      j.name, n.value()));
     log_->recovery(j, r, begun.totals, start.start.absent);
   }
   if (start.setup.resume) {

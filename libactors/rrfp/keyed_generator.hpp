@@ -13,7 +13,7 @@
 
 namespace rrfp {
 
-/// Which numbers a forward draws.
+/// Identifies the random numbers that one forward of one part draws.
 struct draw_key {
   std::uint64_t seed = 0;  ///< train.seed
   std::uint64_t step = 0;  ///< from 1
@@ -21,8 +21,8 @@ struct draw_key {
   std::uint64_t part = 0;  ///< position along the model
 };
 
-/// Waits until no other thread uses the generators through this header. Whatever sets a generator
-/// of libtorch for a while, as recomputation in a backward does, must hold the turn meanwhile.
+/// Locks libtorch's generators: waits until no other thread uses them through this header. Code
+/// that sets a generator for a while, as recomputation in a backward does, must hold the lock.
 std::unique_lock<std::recursive_mutex> generator_turn();
 
 /// Marks the calling thread, for the lifetime of the object, as one that a pipeline waits for. A
@@ -68,9 +68,9 @@ class keyed_generator {
   keyed_generator* const outer_;
 };
 
-/// Leaves the generators to other threads for its lifetime, if the calling thread is within a
-/// keyed_generator, which then goes on where it was: for a rank that waits in a collective for
-/// another rank of its process.
+/// Lends the generators to other threads for its lifetime, if the calling thread is within a
+/// keyed_generator; afterwards that one continues with its own numbers. For a rank that waits in a
+/// collective for another rank of its process, whose forward may draw.
 class generator_loan {
  public:
   generator_loan();

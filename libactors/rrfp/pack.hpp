@@ -1,4 +1,4 @@
-/// Several tensors as the one that travels between two stages.
+/// Packs several tensors into the one that travels between two stages.
 ///
 /// A tensor of float32 travels as it is. Anything else is packed into one float32 vector, which
 /// autograd passes through: a header, then each tensor at a multiple of 64 bytes. A packed vector
@@ -31,7 +31,7 @@ struct parcel {
 /// memory: then it arrives contiguous, as does one that travels as it is. The gradient of a
 /// channels_last tensor keeps these strides; other gradients arrive contiguous.
 at::Tensor pack(const parcel& p);
-/// Views of the message where types allow.
+/// The inverse of pack(). The tensors are views of the message where their types allow.
 parcel unpack(const at::Tensor& message);
 
 inline at::Tensor pack(std::vector<at::Tensor> tensors) {

@@ -30,8 +30,8 @@
 /// targets; elsewhere they may be undefined.
 ///
 /// Steps count from 1 in results, hooks, traces, reports and errors; evaluations are counted
-/// separately, also from 1. A step_id, which modules and weather get, is a key
-/// (rrfp/base/step_name.hpp).
+/// separately, also from 1. A step_id, which modules and weather get, is a key, not such a number
+/// (rrfp/base/ids.hpp).
 ///
 /// Errors are values: result<T>::message() is one line that names the stage. After a failed step
 /// the pipeline has ended, and every further call returns the same error. A batch that is refused
@@ -39,8 +39,8 @@
 /// changes nothing; with several processes all must pass a valid batch. If a process passes its
 /// batch more than run.hang_timeout_s after the others, training ends on all. A process waits for
 /// node 0 to begin a step as long as node 0 lives. An exception of a user function becomes an error
-/// that names the function; so does a user policy that breaks its rules
-/// (rrfp/core/check_policy.hpp).
+/// that names the function; so does a user policy that breaks the rules of its interface
+/// (rrfp/core/policy.hpp).
 ///
 /// If no task finishes for run.hang_timeout_s, for example because a module never returns, step()
 /// and eval() return an error with the cause, and on_report gets the hang report. The thread of a
@@ -48,8 +48,8 @@
 /// destructor waits run.hang_timeout_s for it (without limit if that is 0, and only briefly after a
 /// hang), calls on_note and detaches it; objects that the function uses must outlive it.
 ///
-/// requires_grad may change between two steps, alike on all replicas, except that of tied
-/// parameters: a frozen parameter stays as it is, and so does its state in the optimizer.
+/// Between two steps, requires_grad may change, in the same way on all replicas, but not for tied
+/// parameters. A frozen parameter and its optimizer state do not change.
 ///
 /// [train] applies: the learning rate goes from train.lr to train.lr_min along a cosine of
 /// train.steps steps and then stays there, and gradients are clipped to train.clip_norm. A
@@ -57,8 +57,8 @@
 /// zero_grad(set_to_none=False): weight decay and momentum still change it.
 /// With device.kind = "cuda" the parameters and buffers of a stage move to its GPU before the first
 /// step (a module that make_stage keeps sees them there), inputs and targets follow, and outputs
-/// come back. forward and loss must create their tensors on the device of their input, use the
-/// current stream alone, and should not read values from the device (item(), cpu()), which blocks
+/// come back. forward and loss must create their tensors on the device of their input, use only the
+/// current stream, and should not read values from the device (item(), cpu()), which blocks
 /// the thread that launches.
 ///
 /// open() restores libtorch's generator after the factories have run.
@@ -163,8 +163,8 @@ struct pipeline_options {
   /// Called on every process with the hang report (several lines), before the error of a hang and
   /// after report(). Empty: stderr.
   std::function<void(const std::string&)> on_report;
-  /// Called with one line for each note to the user: the checkpoint that it resumes from, those
-  /// that it skipped, a failed save, a hook that threw. Called on the thread that calls the
+  /// Called with one line for each note to the user: the checkpoint that the training resumes from,
+  /// those that were skipped, a failed save, a hook that threw. Called on the thread that calls the
   /// pipeline. Empty: stderr.
   std::function<void(const std::string&)> on_note;
   /// Records the tasks of the run; may be null. Must outlive the pipeline.
@@ -190,7 +190,7 @@ struct step_options {
   bool update = true;
   /// By replica: the number of microbatches of this step, which may be 0 on some. Empty: a batch is
   /// cut into as many as the job says, and a vector of microbatches is shared out evenly, the first
-  /// replicas getting one more. All processes must give the same.
+  /// replicas getting one more. All processes must pass the same value.
   std::vector<std::uint32_t> microbatches = {};
 };
 
@@ -204,9 +204,9 @@ struct step_result {
   /// The gradient was infinite or NaN, so the parameters did not change (train.loss_scale).
   bool is_skipped = false;
   double lr = 0;
-  std::int64_t count = 0;
-  double ms = 0;
-  double bubble = 0;  ///< share of the stages' time without a task
+  std::int64_t count = 0;  ///< loss terms of the step
+  double ms = 0;           ///< duration
+  double bubble = 0;       ///< share of the stages' time without a task
   /// By stage: the share of its time in B, BW and W that went to W.
   std::vector<double> weight_shares;
   /// One per microbatch, detached, if requested and hosted here.
@@ -246,8 +246,8 @@ class pipeline {
   bool leads() const;
 
   /// Copies of the parameters, the buffers and the optimizer's state of the parts in this process,
-  /// in host memory, under the names of checkpoints. With several replicas, those of the first one
-  /// here.
+  /// in host memory, under the names of checkpoints. If this process hosts several replicas, the
+  /// state of the first one.
   result<std::vector<compute::named_tensor>> state_dict();
   /// Sets the state of the parts in this process; other tensors in `state` are ignored. steps(), to
   /// which random numbers and the learning rate belong, does not change. Error: a tensor is missing
@@ -258,13 +258,13 @@ class pipeline {
   /// recovery.max_restarts allows it: joins the others and the replacement of the lost one again,
   /// makes the parts of this process anew, and restores the newest step of which the state of all
   /// parts is held, or a checkpoint. The program goes on with the batch after steps(); the result
-  /// is that of a run without losses. Only steps that update can be gone back to. Error: no
-  /// replacement joined within recovery.hold_s, the state is lost, or this process was declared
-  /// lost itself.
+  /// is that of a run without losses. Only a step with an update can be restored. Error: no
+  /// replacement joined within recovery.hold_s, the state is lost, or this process itself was
+  /// declared lost.
   status recover();
   /// Saves now, unless this state is already saved. Returns at once: the next step begins after the
   /// state is copied, and on_checkpoint gets the outcome. Error: no checkpoint.dir, or gradients
-  /// wait for their update. (Saves that are due by checkpoint.every wait for it.)
+  /// wait for their update. (A save that checkpoint.every makes due waits for that update.)
   status save();
   /// Ends the training on all processes: saves unsaved state if there is a checkpoint.dir, and
   /// leaves the job. The summary is complete on node 0. After an interrupt() that completed and

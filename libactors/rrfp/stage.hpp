@@ -39,19 +39,19 @@ struct stage_place {
 ///
 /// The output of forward() must depend only on its input, the parameters and numbers from
 /// libtorch's generator (dropout), which is keyed by step, microbatch and part
-/// (rrfp/keyed_generator.hpp): forwards of one process that draw run one at a time. Buffers that it
-/// changes (as batch norm does) and other generators would see the microbatches in the order in
-/// which they happen to run; with forwards_in_order these see them in order.
+/// (rrfp/keyed_generator.hpp): forwards of one process that draw run one at a time. Buffers that
+/// forward() changes (as batch norm does) and other generators depend on the order in which the
+/// microbatches run; with forwards_in_order that is the order of their numbers.
 struct stage {
-  /// All leaves that forward() uses and that ever require a gradient.
-  /// They must be float, under names that no other part of the model has. Checkpoints use the
+  /// All leaves that forward() uses and that ever require a gradient. They must be float, on the
+  /// CPU, and have names that no other part of the model has. Checkpoints use the
   /// names: if they do not depend on the number of stages, training can resume with another number.
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   /// Tensors of the state that are not trained (batch norm's statistics). Checkpoints have them.
   std::vector<std::pair<std::string, at::Tensor>> buffers;
   /// Whether forward() changes buffers in training, in place: its stage then runs the forwards in
   /// the order of the microbatches, and backwards in any order. If it is false and forward()
-  /// changes one, the step fails (changes through data() are noticed in the first forward alone).
+  /// changes one, the step fails (changes through data() are detected only in the first forward).
   bool forwards_in_order = false;
   /// Computes the input of the next part, or of the loss, from the rows of the batch (first part)
   /// or the output of the previous part. The output is float; its shape may differ between
@@ -89,8 +89,9 @@ concept tensors_module = requires(Module& module, std::vector<at::Tensor> x) {
 
 /// A torch::nn module (a module holder or a shared pointer) with forward(Tensor) -> Tensor, or from
 /// std::vector<Tensor> to std::vector<Tensor>: then the first part of the model gets a list of one
-/// tensor, the inputs, and the last one returns a list of one tensor, for the loss. A skip over
-/// stages is a tensor that the parts between pass on. Its parameters and buffers are called
+/// tensor, the inputs, and the last one returns a list of one tensor, for the loss. For a skip
+/// connection over stages, the parts in between pass a tensor on. A null module gives a stage
+/// without forward, which pipeline::open() refuses. Its parameters and buffers are called
 /// `prefix` + their names in it; with a buffer "running_mean" (batch norm) forwards run in order.
 template <class Module>
 stage stage_of(Module module, const std::string& prefix = {}) {

@@ -5,8 +5,8 @@
 >>> losses = []
 >>> output = pipe.step(x, target=y, losses=losses)
 
-The words are those of torch.distributed.pipelining. Several processes are started by torchrun; each
-hosts one stage, or some of them.
+The terms are those of torch.distributed.pipelining. torchrun starts several processes; each hosts one or more
+stages.
 """
 
 import importlib
@@ -50,8 +50,8 @@ def __getattr__(name):
 
 
 def keyed_generator(seed, step, microbatch, stage, device=None):
-    """A context in which torch's default generator, and that of a CUDA device, is seeded by these four numbers; then it is
-    as before.
+    """A context in which torch's default generator, and that of a CUDA device, are seeded from these four numbers. At
+    its end their earlier states are restored.
 
     The pipeline runs each forward of a stage that draws random numbers in it; `step` counts from 1. A plain
     loop that does the same gets the same numbers.

@@ -14,7 +14,7 @@ class Analysis:
     `waits`: the same for the task that was waited for, and `cause`: input, in_order (another task was ready) or memory.
     `steps`: run, step, measured_ms, replayed_ms, error_percent.
     `forecast`: run, policy, mode, slots, step_ms, bubble, gain_percent, assumes_split.
-    `notes`: what was found, how, and what was not. `sentence`: the answer.
+    `notes`: what the analysis found and how, and what it could not find. `sentence`: the result in one sentence.
     """
 
     def __init__(self, found):
@@ -39,8 +39,8 @@ def analyze(traces, *, backward_share=0.5, stages=0, microbatches=0):
     """Reads the traces of a run, and forecasts other schedules on its times; needs neither torch nor a GPU.
 
     traces: a path, a pattern as "traces/*.json.gz", or a list of them: traces of torch.profiler, one of each rank, tables
-    of Nsight Systems, logs with timers, traces of rrfp itself, or CSV (docs/analyze.md). backward_share: of a backward
-    that the run did not split, the share that counts as B. stages, microbatches: of a job whose log does not say them.
+    of Nsight Systems, logs with timers, traces of rrfp itself, or CSV (docs/analyze.md). backward_share: the share of a
+    backward that counts as B, if the run did not split it. stages, microbatches: needed for logs that do not name them.
     """
     files = []
     for one in [traces] if isinstance(traces, (str, os.PathLike)) else traces:

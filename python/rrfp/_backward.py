@@ -112,7 +112,8 @@ class _Branch:
         pairs = [(GradientEdge(self.node, i), grad) for i, grad in enumerate(self.grads) if grad is not None]
         if pairs:
             weights = [leaf.variable for leaf in self.leaves]
-            # What came is what the program's own hooks on the node have made of it: they run again.
+            # These gradients have already passed the program's own hooks on the node. The hooks run again here, and
+            # this one, the last, replaces their result.
             handle = self.node.register_prehook(lambda _: self.grads)
             try:
                 torch.autograd.backward([edge for edge, _ in pairs], [grad for _, grad in pairs], inputs=weights)

@@ -7,7 +7,7 @@ _SMALL = 1 << 16
 
 
 class Buffers:
-    """Those of one module, and what its forwards change of them.
+    """The buffers of one module, and which of them its forwards change.
 
     A buffer that forward assigns, registers or changes in place has another identity, version or address after it.
     A change through `.data` or numpy shows in the values alone: these are compared over each step. Of parameters, which
@@ -80,7 +80,7 @@ class Buffers:
         return self.added_or_removed()
 
     def changed_parameter(self):
-        """The name of a parameter whose value changed since the step began. Torch notices changes with a version."""
+        """The name of a parameter whose value changed since the step began, but not its version, which torch checks."""
         after = self._sums_of_parameters() if self.sums else {}
         for name, (version, value) in self.sums.items():
             if name in after and after[name][0] == version and value is not None and value != after[name][1]:

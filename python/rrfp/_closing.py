@@ -1,4 +1,4 @@
-"""Pipelines that a program leaves open, and processes that it leaves in them."""
+"""Closes pipelines that a program leaves open, and ends forked children that return into one."""
 
 import atexit
 import os
@@ -29,8 +29,8 @@ def _close_all():
 
 
 def end_child(e):
-    """Ends a child that a function of the program made with os.fork() and that has left this function by `e`, or
-    returned. It has no thread but this one of the pipeline, whose other threads it would wait for.
+    """Ends a child process, made with os.fork() by a function of the program, that has returned from this function or
+    left it by the exception `e`. The child has only this thread, so it would wait for other threads of the pipeline.
     """
     code = 1
     if isinstance(e, SystemExit):

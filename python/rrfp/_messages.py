@@ -99,7 +99,7 @@ def _flattened(value):
     def is_leaf(inner):
         for key in inner if isinstance(inner, dict) else ():
             if not isinstance(key, (str, int, float, enum.Enum, type(None))):
-                raise TypeError(f"between stages: expected dicts whose keys are texts or numbers, got {key!r}")
+                raise TypeError(f"between stages: expected dicts whose keys are strings or numbers, got {key!r}")
         if isinstance(inner, tuple) and hasattr(inner, "_fields"):
             _known(type(inner))
             named.append(_name_of(type(inner)))
@@ -138,7 +138,7 @@ def _name_of(kind):
             return name
     except (AttributeError, KeyError):
         pass
-    raise TypeError(f"between stages: expected classes that their modules have by name, got {kind.__qualname__}")
+    raise TypeError(f"between stages: expected classes that can be found by name in their modules, got {kind.__qualname__}")
 
 
 def _named(name):
@@ -266,7 +266,7 @@ def _last_offset(sizes, strides):
 
 
 def _dense(tensor):
-    """Other tensors have no memory whose bytes are their values."""
+    """Resolves conjugation and negation; refuses tensors whose values are not the bytes of their memory."""
     kind = (
         "nested"
         if tensor.is_nested
@@ -280,7 +280,7 @@ def _dense(tensor):
     )
     if kind is not None:
         dtype = str(tensor.dtype).removeprefix("torch.")
-        raise TypeError(f"between stages: expected dense tensors, got a {kind} one of {dtype}")
+        raise TypeError(f"between stages: expected dense tensors, got a {kind} tensor of {dtype}")
     return tensor.resolve_conj().resolve_neg()
 
 
@@ -296,7 +296,7 @@ def _travels_alone(tensor):
 
 
 def _has_plain_strides(tensor):
-    """Also of dimensions of size 1, by which kernels choose a format."""
+    """Whether it is contiguous also by the strides of dimensions of size 1, by which kernels choose a format."""
     return tensor.stride() == _plain_strides(tensor.shape)
 
 
@@ -314,7 +314,7 @@ def _text_of(leaf):
         return kind | ({"name": leaf.name} if leaf.name in type(leaf).__members__ else {"flags": leaf.value})
     if leaf is None or isinstance(leaf, (bool, int, float, str)):
         return leaf
-    raise TypeError(f"between stages: expected tensors, numbers, texts or None, got {type(leaf).__name__}")
+    raise TypeError(f"between stages: expected tensors, numbers, strings or None, got {type(leaf).__name__}")
 
 
 def _of_text(text):
@@ -359,7 +359,7 @@ def _placement_of(text):
 
 
 def _at_home(tensor, device):
-    """On the device. On the CPU (None) at a boundary: kernels may round differently at other addresses."""
+    """The tensor on `device`; on the CPU (None) at an aligned address: at others, kernels may round differently."""
     if device is not None:
         return tensor.pin_memory().to(device, non_blocking=True)  # else it would wait for all work of the device
     return tensor if tensor.data_ptr() % _alignment == 0 else tensor.clone()

@@ -132,7 +132,7 @@ class Model:
         self.is_frozen = not any(has_trained for _, _, has_trained, *_ in told)
         sides = [f"part {part}: {text}" for part, text in sorted(ties.items(), key=lambda tie: int(tie[0]))]
         if sides and (len(sides) != 2 or len(set(ties.values())) != 1):
-            return f"tied_parameter: expected two alike, in the first part and in the last one, got {', '.join(sides)}"
+            return f"tied_parameter: expected two of one shape and dtype, in the first part and in the last, got {', '.join(sides)}"
         return None
 
     def _clash(self, name, part):
@@ -159,7 +159,7 @@ class Model:
             raise ValueError("step(): expected a parameter that requires a gradient, got none in any part")
 
     def drop_gradients(self):
-        """Of a step that failed, or that wait for an update which does not come."""
+        """Drops the gradients of a step that failed, and those that wait for an update that will not come."""
         for rank in self.ranks:
             rank.drop_gradients()
 
@@ -194,7 +194,7 @@ class Model:
         return torch.device("cuda", own[number % len(own)])
 
     def _give_rotary(self, module):
-        """Gives a part its own embeddings that depend on the texts before, which parts of one model may share."""
+        """Gives a part its own copy of rotary embeddings that depend on earlier texts, if another part has the same."""
         for parent in module.modules():
             for name, child in list(parent.named_children()):
                 if is_dynamic_rotary(child) and self.rotary.setdefault(child, module) is not module:
@@ -209,7 +209,7 @@ class Model:
                 module = self.part_at(index, count, *([] if group is None else [group]))
             self._originals.setdefault(index, module)
             if module is original:
-                raise ValueError("stages: expected another module for another replica, got the same one")
+                raise ValueError("stages: expected a different module for each replica, got the same one twice")
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"stages: expected a torch.nn.Module, got {type(module).__name__}")
         for name, value in module.named_parameters():
@@ -385,8 +385,8 @@ class ModelPart(Part):
         if self.trains and not self._has_gradient and len(self._losses) == len(self.microbatches):
             name = getattr(self.model.loss_fn, "__qualname__", type(self.model.loss_fn).__name__)
             raise RuntimeError(
-                f"loss_fn '{name}': expected a loss that depends on a parameter which requires a gradient, got none in all "
-                f"{len(self.microbatches)} microbatches: are the parameters frozen, or is a value detached?"
+                f"loss_fn '{name}': expected a loss that depends on a parameter which requires a gradient, got none in any "
+                f"of the {len(self.microbatches)} microbatches: are the parameters frozen, or is a value detached?"
             )
 
     def losses(self):
@@ -410,8 +410,8 @@ class ModelPart(Part):
         for leaf in leaves_of(outputs):
             if id(leaf) not in own:
                 raise RuntimeError(
-                    f"forward uses a leaf that is not trained here: {shape_of(leaf)}; expected each that requires a "
-                    "gradient among the parameters of its part of the model, or detached"
+                    f"forward uses a leaf that is not trained here: {shape_of(leaf)}; expected each leaf that requires "
+                    "a gradient to be a parameter of its part of the model, or to be detached"
                 )
 
     def _check_buffers(self, before):

@@ -140,8 +140,8 @@ def admission_order(costs):
 class PackedStep(list):
     """A step: for each replica a list of microbatches, each a list of indices of samples.
 
-    `tokens` and `costs` are those of each microbatch, nested in the same way. `delays` says of samples that have waited
-    for how many steps they did.
+    `tokens` and `costs` are those of each microbatch, nested in the same way. `delays` is a dict from the index of each
+    sample that has waited to the number of steps for which it did.
     """
 
     def __init__(self, replicas, tokens, costs, delays):
@@ -192,13 +192,13 @@ class Packing:
         self._packer.go_to((_integer("epoch", epoch, 0), 0, 0, []))
 
     def state_dict(self):
-        """The place of the next step, as numbers. Inside a loop over the steps, the step of the loop is done."""
+        """The place of the next step, as numbers. Inside a loop over the steps, the current step counts as done."""
         epoch, step, next_place, waiting = self._packer.position
         place = {"epoch": epoch, "step": step, "next": next_place, "waiting": [list(w) for w in waiting]}
         return {**place, **self._checked}
 
     def load_state_dict(self, state):
-        """Goes on there. The packing must have the same samples, seed and order; other arguments may differ.
+        """Continues at the place of `state`. The samples, seed and order must be the same; other arguments may differ.
 
         With a smaller delay or fewer microbatches, outliers that wait already may wait longer than `delay`.
         """
@@ -206,7 +206,7 @@ class Packing:
             raise ValueError(f"state: expected what state_dict() returned, got {state!r}")
         for name, value in self._checked.items():
             if state.get(name) != value:
-                raise ValueError(f"state: expected {name} = {value!r}, as of this packing, got {state.get(name)!r}")
+                raise ValueError(f"state: expected {name} = {value!r}, as in this packing, got {state.get(name)!r}")
         try:
             place = (*(operator.index(state[name]) for name in ("epoch", "step", "next")), [tuple(w) for w in state["waiting"]])
             self._packer.go_to(place)
@@ -234,17 +234,17 @@ def pack(
     step[replica][microbatch] is a list of indices of samples.
 
     samples: the tokens of each sample, or what has a length or "input_ids"; key(sample) gives the tokens otherwise.
-    max_tokens: of a microbatch. A sample with more is refused.
-    microbatches: of each replica in a step. None: as few as max_tokens allows, equally many for all replicas of a step,
-        and one without max_tokens. A step that has too few samples for all has fewer.
-    stages: of the pipeline. Without `microbatches` a replica has four microbatches for each, so that stages fill.
+    max_tokens: the limit of a microbatch. A sample with more tokens is refused.
+    microbatches: the number for each replica in a step. None: as few as max_tokens allows, the same number for all
+        replicas of a step; without max_tokens, one. A step with too few samples has fewer.
+    stages: the number in the pipeline. Without `microbatches` a replica has four microbatches per stage, to fill them.
     replicas: data-parallel copies of the model, which share the samples of a step.
     batch_size, batch_tokens: the size of a step over all replicas, in samples, or in tokens at most. Neither: all
         samples are one step. With `microbatches`, a step leaves what does not fit into max_tokens to the next one.
     cost: a function of a sample's tokens, such as an rrfp.CostModel, or the cost of each sample. None: its tokens.
-    delay: steps, at most, that an outlier may wait for others, a sample with more cost than a microbatch has on average.
-        They then share a step in which each is the core of a microbatch. It needs a batch_size or batch_tokens, which
-        outliers that have waited may exceed.
+    delay: the maximum number of steps for which an outlier, a sample that costs more than an average microbatch, may
+        wait for other outliers. They then share a step in which each is the core of a microbatch. It needs a batch_size
+        or batch_tokens, which outliers that have waited may exceed.
     shuffle: a new order for each epoch, which follows from the seed; False: that of the samples.
     drop_last: leaves out a last step with fewer samples than batch_size.
     """

@@ -45,16 +45,16 @@ class Part:
         # Compilation makes both halves one.
         self._may_split = trains and (self._splits is True or self._splits == "auto" and not is_compiled(self.module))
         if any(map(may_have_hooks_of_accumulation, parameters)):
-            # These see what the microbatches before have left. In the first step the values count, too: a change
-            # through .data has no version.
+            # Such hooks see the gradients of earlier microbatches, and may change parameters, which the versions show.
+            # In the first step the values are compared, too: a change through .data has no version.
             copy = (lambda p: None) if self._has_checked_hooks else (lambda p: p.detach().clone())
             self._versions = [(p, p._version, copy(p)) for p in parameters]
             self._has_checked_hooks = True
 
     def forward(self, mb, inputs, compute, again=False):
-        """The second result of compute(is_again), whose first one is the tensors that get a gradient.
+        """Runs compute(is_again), which returns the tensors that get a gradient, and a result, which this returns.
 
-        inputs: the tensors that came for it. again: whether backward computes it anew, and nothing is held meanwhile.
+        inputs: the tensors that arrived for it. again: whether backward runs compute() anew; nothing is held before.
         """
         before = hooks_entered()
         outputs, result = compute(False)

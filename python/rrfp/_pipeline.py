@@ -56,7 +56,7 @@ class Pipeline:
         Without them all tensors among the arguments must have as many rows. `output_merge_spec` says how
         step() merges outputs: TensorChunkSpec(dimension), a reducer such as sum_reducer, or None for the
         rule of step(), for all outputs or in their structure.
-        With settings["pipeline.replicas"] each replica gets so many of them. A step may have another number.
+        With settings["pipeline.replicas"] each replica gets this many microbatches. A step may have a different number.
     policy: the hint that ranks the ready tasks: one of rrfp.policies(), or a function of (stage, n_stages,
         n_microbatches) that returns the names of all tasks of a step, the most urgent first: "F0" and either
         "BW0", or "B0" and "W0" if the backward is to be split. Called before each step.
@@ -64,8 +64,8 @@ class Pipeline:
     optimizer: makes the optimizer of the parameters of one stage, for example
         lambda params: torch.optim.AdamW(params, 1e-3). params is a list; params.named() has the names as
         well, for groups. None: that of the section [train] of `settings`.
-    count: count(target), the loss terms of a microbatch, by whose sum the losses are divided: the sum over
-        the microbatches of the step, or of all steps that one update follows (update=False).
+    count: count(target), the number of loss terms of a microbatch. Losses are divided by the sum of these numbers
+        over the microbatches of the step, or of all steps that share one update (update=False).
     seed: of the random numbers that the parts draw.
     settings: keys of a job (docs/job-reference.md), for example
         {"jitter.compute": "lognormal", "run.hang_timeout_s": 30}.
@@ -201,18 +201,18 @@ class Pipeline:
     ):
         """One step of the training. Returns the outputs of the last part, merged, in its process.
 
-        A tensor is merged along its first dimension if that counts the rows of the target (also flattened with
-        further dimensions of it), or as `output_merge_spec` says. A number, text or None that is the same in
-        all microbatches stays as it is. Anything else, for example a loss of each microbatch, becomes a list
-        with one entry for each microbatch.
+        A tensor is merged along its first dimension if its size there is the number of rows of the target (or of rows
+        flattened with further dimensions of the target), or as `output_merge_spec` says. A number, text or None that
+        is the same in all microbatches stays as it is. Anything else, for example a loss of each microbatch, becomes
+        a list with one entry for each microbatch.
 
         The process of the first part passes the arguments, that of the last part the target. `losses`
         receives the loss of each microbatch. Keyword arguments go to the parts of this process whose forward
         has a parameter of that name. With update=False the gradients wait, and those of the next steps are
         added to them, up to a step with update=True: divide the loss where you want the mean, unless `count` was given.
 
-        n_microbatches: of this step, in place of that of Pipeline(): of each replica, or a list with that of every
-        replica, which may be 0 for some. All processes with arguments or a target must give the same.
+        n_microbatches: replaces that of Pipeline() in this step: a number for each replica, or a list with one number
+        per replica, some of which may be 0. All processes with arguments or a target must pass the same value.
         """
         batch = self._cut(args, kwargs, target, n_microbatches)
         return self._run(True, batch, losses, return_outputs, update).merged_outputs(self._output_merge_spec)
@@ -231,8 +231,8 @@ class Pipeline:
         """A step whose microbatches are cut already and may differ in shape. Returns the list of their outputs.
 
         Lists of as many arguments (or tuples of them), dicts of keyword arguments, and targets as there are
-        microbatches: any number, another one in each step. The replicas share them evenly, the first ones get one
-        more, unless n_microbatches, as in step(), says how many each one has.
+        microbatches: any number, which may differ from step to step. The replicas share them evenly (the first ones
+        get one more), unless n_microbatches, as in step(), says how many each replica has.
 
         costs: the estimated work of each microbatch, in any unit. Each replica then starts its microbatches in the
         order of rrfp.admission_order(). Outputs and losses come in the order given; sums, random numbers and the
@@ -326,7 +326,7 @@ class Pipeline:
         Needs settings["recovery.max_restarts"]. It waits until the lost process was started again, for
         "recovery.hold_s" at most, and restores the newest step of which the state of all parts is held in the memory
         of some process, or a checkpoint. Go on with the batch after `steps`; the result is that of a run without
-        losses. Raises an Error if nobody came, if the state is lost, or if this process was declared lost itself.
+        losses. Raises an Error if no replacement joins, if the state is lost, or if this process was declared lost.
         """
         self._check_idle()
         self._model.divisor = 0
@@ -356,7 +356,7 @@ class Pipeline:
         self._call(lambda: self._pipeline.write_trace(os.fspath(path)))
 
     def finish(self):
-        """Ends the training on all processes; every process must call it."""
+        """Ends the training on all processes; every process must call it. Returns steps, loss_first and loss_last."""
         self._check_idle()
         summary = self._call(lambda: self._pipeline.finish())
         self._model.drop_gradients()

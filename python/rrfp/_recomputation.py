@@ -1,6 +1,6 @@
 """What the runtime must know of parts that compute values anew in backward, as torch.utils.checkpoint does.
 
-Replaces functions of torch by ones that do the same and take a turn, a note or a look at the buffers.
+Replaces functions of torch with ones that also take the lock of the generators, or check the buffers for changes.
 """
 
 import contextlib

@@ -48,7 +48,7 @@ class SharedSums:
         for of in self._parts:
             if of.part.has_hooks_of_accumulation():
                 raise RuntimeError(
-                    "a hook follows the accumulation of a gradient, which other replicas go on with: expected "
+                    "a hook follows the accumulation of a gradient, which other replicas continue: expected "
                     'pipeline.shares = "equal"'
                 )
             of.part.on_fold = lambda of=of: self._count(of)

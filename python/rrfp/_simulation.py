@@ -17,7 +17,7 @@ class Simulation:
 
     steps: list  #: run, step, ms, and lower_bound_ms, below which no schedule of these tasks can be
     stages: list  #: run, stage, busy_ms, the idle time by its cause, and peak_slots; sums over the steps
-    tasks: list  #: run, step, stage, kind, microbatch, chunk, begin_ms, end_ms; times since the step 1 began
+    tasks: list  #: run, step, stage, kind, microbatch, chunk, begin_ms, end_ms; times since step 1 began
 
     def ms(self, run=None):
         """The median time of a step."""

@@ -89,7 +89,7 @@ class TrainingRank(Rank):
             self._model.scale = self._scale.value
         if self.parts[-1].is_last and self._model.batch.divisor <= 0:
             raise Error(
-                f"count: expected a sum over 0 of the loss terms of a step, got {self._model.batch.divisor}", "bad_input", 2
+                f"count: expected loss terms that add up to more than 0 in a step, got {self._model.batch.divisor}", "bad_input", 2
             )
         self._is_joined = self._is_unscaled = False
         self._folded = [0] * len(self.parts)
@@ -129,7 +129,7 @@ class TrainingRank(Rank):
 
     @staticmethod
     def _agree(group, parameters):
-        """Gives a gradient of zeros to each parameter that has one elsewhere alone."""
+        """Gives a gradient of zeros to each parameter that has a gradient only on other ranks."""
         for p, has_any in zip(parameters, _has_any([group], [p.grad for p in parameters])):
             if has_any and p.grad is None:
                 p.grad = torch.zeros_like(p)
@@ -380,7 +380,7 @@ def _found(pieces, name, like, cut):
     for value, part in pieces[name]:
         _, at_dim, blocks, offset, size = part or (wanted, dim, 1, 0, wanted[dim])
         if at_dim != dim or blocks != 1:
-            raise ValueError(f"the checkpoint's '{name}' is cut in another way than the model's")
+            raise ValueError(f"the checkpoint's '{name}' is cut differently from the model's")
         first, last = max(begin, offset), min(begin + length, offset + size)
         if first >= last or offset in taken:
             continue

@@ -182,7 +182,7 @@ class TowerPart(TransformerPart):
             self._made = {name: kwargs.get(name) for name in ("attention_mask", "position_ids")}
             for name in kwargs.keys() - self._made.keys() - {"inputs_embeds", "cache_position"}:
                 if any(isinstance(value, torch.Tensor) for value in tree_leaves(kwargs[name])):
-                    raise TypeError(_refusal(self.model, f"for images its layers get '{name}' beside the hidden state"))
+                    raise TypeError(_refusal(self.model, f"for images its layers get '{name}' besides the hidden state"))
         elif self._made is not None:
             kwargs.update(self._made)
         return forward(*args, **kwargs)
@@ -195,8 +195,8 @@ def from_transformers(model, stages, costs=None):
     cut so that the slowest one is as quick as possible.
 
     Returns a list of modules for rrfp.Pipeline; they share the weights and the configuration of `model`, so
-    model.save_pretrained() saves what was trained. Only if the head is tied to the embedding, the last part
-    holds a copy of that weight, which is kept equal.
+    model.save_pretrained() saves what was trained. There is one exception: if the head is tied to the embedding,
+    the last part holds a copy of that weight, which is kept equal.
 
     The parts are run once on a few ids in evaluation mode, and must give the logits of the model to the last
     bit. A model that cannot be cut is refused with a TypeError that says why.
@@ -224,7 +224,7 @@ def from_transformers(model, stages, costs=None):
 
 
 def from_pretrained(name, stages, costs=None, dtype=torch.float32):
-    """The same for a model in a folder, or on the hub, of which each process loads its own parts alone.
+    """The same for a model in a folder or on the hub, of which each process loads only its own parts.
 
     The parts have no weights until part.load() reads them, as `dtype`, by the loader of transformers:
         parts = rrfp.from_pretrained("model", stages=4)
@@ -353,7 +353,7 @@ def _as_it_was(model):
 def _few_ids(model):
     embedding = model.get_input_embeddings()
     if not isinstance(getattr(embedding, "weight", None), torch.Tensor):
-        raise _Refused(f"its token embedding is of {type(embedding).__name__}, which has no weight")
+        raise _Refused(f"its token embedding is a {type(embedding).__name__}, which has no weight")
     vocabulary, device = embedding.weight.shape[0], embedding.weight.device
     return (torch.arange(16, device="cpu" if device.type == "meta" else device).reshape(2, 8) * 7 + 3) % vocabulary
 
@@ -400,7 +400,7 @@ def _name_of_layers(model):
     lists = {name: m for name, m in model.named_modules() if isinstance(m, torch.nn.ModuleList)}
     found = [name for name, layers in lists.items() if len(layers) == count]
     if not found:
-        layers = "the layers, whose number its configuration does not have" if count is None else f"its {count} layers"
+        layers = "the layers, whose number its configuration does not give" if count is None else f"its {count} layers"
         raise _Refused(f"expected one list of {layers}, found none")
     return max(found, key=lambda name: sum(p.numel() for p in lists[name].parameters()))
 
@@ -536,7 +536,7 @@ class _ProbeLayer(AbsentLayer):
             with torch.no_grad():
                 output = _run_without_memory(self.layer, (hidden, *args), kwargs)
         except (RuntimeError, NotImplementedError):
-            return 0  # experts ask for values, which a layer without weights has not; such layers return a tensor
+            return 0  # experts ask for values, which a layer without weights does not have; such layers return a tensor
         return 0 if isinstance(output, torch.Tensor) else len(output)
 
 
@@ -585,7 +585,7 @@ def _beside(model, layers):
                 continue
             names.append(f"{outer}.{child}" if outer else child)
             if isinstance(inner, (torch.nn.ModuleList, torch.nn.ParameterList)):
-                raise _Refused(f"it has a list of modules beside its layers, '{names[-1]}'")
+                raise _Refused(f"it has a list of modules besides its layers, '{names[-1]}'")
     return names
 
 

@@ -180,8 +180,8 @@ TEST_CASE("an address that cannot be served gives one line and exit code 2, and 
       {{"--metrics", ":" + std::to_string(taken.port() - 1), "--local-nodes", "2"},
        ": cannot listen: Address already in use"},
       {{"--metrics", "9464"}, "no port, expected HOST:PORT, or :PORT for loopback"},
-      {{"--metrics", ":0"}, "no port from 1 to 65535"},
-      {{"--metrics", ":http"}, "no port from 1 to 65535"},
+      {{"--metrics", ":0"}, "not a port from 1 to 65535"},
+      {{"--metrics", ":http"}, "not a port from 1 to 65535"},
       {{"--metrics", ":65535", "--local-nodes", "2"}, "2 nodes use ports up to 65536"},
       {{"--metrics", "[2001:db8::7]:9464"},
        "--metrics [2001:db8::7]:9464: cannot listen: the HTTP server of this system does not "

@@ -257,7 +257,7 @@ TEST_CASE("cells run as jobs of several processes, with a fault where the weathe
                   {"weather \"stopped\"", "fault.kind: expected engine = \"processes\""});
   std::ofstream{folder / "no_restarts.toml"} << head << tables;
   require_refused(run_jitter({folder / "no_restarts.toml", "--out", folder / "x"}),
-                  {"recovery.max_restarts: expected 1 at least with fault.kind = \"kill\", got 0"});
+                  {"recovery.max_restarts: expected at least 1 with fault.kind = \"kill\", got 0"});
 }
 
 TEST_CASE("--losses says what losses cost each run, and writes it as JSON") {

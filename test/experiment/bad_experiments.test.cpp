@@ -189,13 +189,14 @@ TEST_CASE("agreement by candidates is refused where the stage does not choose al
 TEST_CASE("what holds for all cells is refused in a table, and keys without effect everywhere") {
   check({
       {workload + run + "train.steps = 2\n",
-       "x.toml:5: train.steps: expected before the first table: it holds for all cells"},
+       "x.toml:5: train.steps: expected before the first table, because it applies to all cells"},
       {workload + "device.time_scale = 2\n" + run,
-       "x.toml:3: device.time_scale: expected before the first table: it holds for all cells"},
+       "x.toml:3: device.time_scale: expected before the first table, because it applies to all "
+       "cells"},
       {workload + run + "jitter.seed = 2\n",
-       "x.toml:5: jitter.seed: expected seeds, which sets it for all cells"},
+       "x.toml:5: jitter.seed: expected `seeds`, which sets it for all cells"},
       {"jitter.seed = 2\n" + workload + run,
-       "x.toml:1: jitter.seed: expected seeds, which sets it for all cells"},
+       "x.toml:1: jitter.seed: expected `seeds`, which sets it for all cells"},
       {workload + "model.layers = 2\n" + run,
        "x.toml:3: model.layers: has no effect in an experiment"},
       {"train.lr = 2\n" + workload + run, "x.toml:1: train.lr: has no effect in an experiment"},

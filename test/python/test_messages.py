@@ -115,12 +115,12 @@ class Plain(torch.Tensor):
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
-        (lambda x: torch.quantize_per_tensor(x.detach(), 0.1, 0, torch.qint8), "a quantized one of qint8"),
+        (lambda x: torch.quantize_per_tensor(x.detach(), 0.1, 0, torch.qint8), "a quantized tensor of qint8"),
         (lambda x: torch.quantize_per_channel(x.detach(), torch.ones(16), torch.zeros(16), 1, torch.quint8), "quantized"),
-        (lambda x: x.detach().to_sparse(), "a sparse or blocked one of float32"),
-        (lambda x: x.detach().to_sparse_csr(), "a sparse or blocked one of float32"),
-        (lambda x: torch.empty(2, device="meta"), "a meta one of float32"),
-        (lambda x: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "a nested one of float32"),
+        (lambda x: x.detach().to_sparse(), "a sparse or blocked tensor of float32"),
+        (lambda x: x.detach().to_sparse_csr(), "a sparse or blocked tensor of float32"),
+        (lambda x: torch.empty(2, device="meta"), "a meta tensor of float32"),
+        (lambda x: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "a nested tensor of float32"),
         (lambda x: torch.ones(2).as_subclass(Plain), "expected plain tensors, got Plain"),
         (lambda x: {1, 2}, "got set"),
         (lambda x: enum.Enum("Local", "A").A, "got Local"),
@@ -133,7 +133,7 @@ def test_what_cannot_travel_is_refused_by_its_kind(make, kind):
 
 @pytest.mark.parametrize("key", [("layer", 1), b"layer", frozenset()])
 def test_a_key_that_cannot_travel_is_refused_by_name(key):
-    with pytest.raises(rrfp.Error, match=re.escape(f"expected dicts whose keys are texts or numbers, got {key!r}")):
+    with pytest.raises(rrfp.Error, match=re.escape(f"expected dicts whose keys are strings or numbers, got {key!r}")):
         arrived(lambda x: {"inner": [{key: x}]})
 
 

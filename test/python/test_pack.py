@@ -258,9 +258,9 @@ def test_bad_input_is_one_valueerror_that_names_the_argument(arguments, message)
 
 def test_other_bad_input_is_named_too():
     packing = rrfp.pack([3, 4], batch_size=1, seed=2)
-    with pytest.raises(ValueError, match="^state: expected samples = 2, as of this packing, got 3$"):
+    with pytest.raises(ValueError, match="^state: expected samples = 2, as in this packing, got 3$"):
         packing.load_state_dict(rrfp.pack([1, 2, 3], seed=2).state_dict())
-    with pytest.raises(ValueError, match="^state: expected seed = 2, as of this packing, got 0$"):
+    with pytest.raises(ValueError, match="^state: expected seed = 2, as in this packing, got 0$"):
         packing.load_state_dict(rrfp.pack([1, 2]).state_dict())
     for change in ({"next": 7}, {"next": "x"}, {"waiting": [[5, 0]], "step": 1}):
         with pytest.raises(ValueError, match="^state: expected "):

@@ -66,7 +66,7 @@ void add_cost(std::vector<job::key>& table) {
                "simulations and emulated devices, whatever [model] trains; stages have one chunk. "
                "`cost.speed` divides its times, and `jitter.seed` is also the seed of its images, "
                "texts and loads of experts. "
-               "`pipeline.cuts` divides its layers: `auto` as `cost`, which also moves the "
+               "`pipeline.cuts` divides its layers; `auto` means `cost`, which also moves the "
                "projector, the embedding and the head.");
   keys.integer("samples", &o::samples, {1, 64}, "", "Preset: number of samples in a microbatch.");
   keys.integer(
@@ -157,7 +157,8 @@ void add_experts(std::vector<job::key>& table) {
       "the same number for each; `dirichlet`: shares from a symmetric Dirichlet "
       "distribution.");
   keys.number("concentration", &o::concentration, {0.01, 1e6}, "",
-              "dirichlet: the larger, the more even. An assumption, not a measurement: with 10 "
+              "dirichlet: its concentration; larger is more even. An assumption, not a "
+              "measurement: with 10 "
               "the busiest of 8 experts gets 1.5 times the mean, and of 128 experts 2.0 times.");
 }
 

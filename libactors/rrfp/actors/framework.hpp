@@ -62,8 +62,8 @@ class framework {
   /// for device.kind serve all runs. Error: names the key and what this machine lacks for it, or
   /// the path and what is wrong with it or its contents.
   virtual result<std::shared_ptr<const job_model>> open(const job::job& j) = 0;
-  /// The vector instructions with which it computes on this node. Other ones give other bits, and
-  /// copies of weights on several nodes drift apart.
+  /// The vector instructions with which the framework computes on this node. With different ones
+  /// the bits differ, and the copies of weights on several nodes drift apart.
   virtual std::string vector_instructions() const = 0;
   /// One rendezvous; the nodes of a job must connect in the same order. `place.port` is the
   /// agent's. Error: node_lost if the agent does not answer within `limit`.

@@ -74,9 +74,9 @@ struct run_end {
 struct job_outcome {
   ending how = ending::done;
   std::string message;  ///< what failed and where; empty otherwise
-  /// The nodes did not come together. Otherwise job_program::on_run_end() has heard of the end.
+  /// The nodes did not join. Otherwise job_program::on_run_end() was called for the end.
   bool is_not_joined = false;
-  /// The loss after which they should have; empty: at the beginning.
+  /// The loss after which the nodes should have joined again; empty: they failed to join at first.
   std::string lost;
   /// The job was over before this process had joined.
   bool is_late = false;
@@ -114,7 +114,7 @@ class job_program {
   virtual status prepare(const begun_run&, session_setup&) { return success(); }
   /// Calls session::run(). The program may interrupt the session meanwhile.
   virtual run_result train(const begun_run&, session& s) { return s.run(); }
-  /// A run has ended, or could not begin. Later ends of the job are told here, too.
+  /// A run has ended, or could not begin. Also called if a node is lost after the last run.
   virtual void on_run_end(const run_end&) {}
 
   /// On node 0, once: all runs are over, or one has failed. Returns how the job ends: `how`, or

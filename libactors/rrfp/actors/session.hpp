@@ -112,8 +112,8 @@ struct session_setup {
   job::train_options train;
   /// Each step is started by session::train() or evaluate(); their number is not limited.
   bool on_request = false;
-  /// The numbers of microbatches of a step that no one demanded with its own; may give none, which
-  /// stands for those of the shape. May be empty. Called on node 0.
+  /// Returns the numbers of microbatches of a step that was demanded without numbers; an empty
+  /// result stands for those of the shape. May be empty. Called on node 0.
   std::function<microbatch_counts(step_id)> microbatches;
   /// Replicas take microbatches of those that have turned out to be slow (share_planner).
   bool measures_shares = false;
@@ -137,7 +137,8 @@ struct session_setup {
   /// Called on the thread of each rank before it begins a step; may wait until the program has
   /// given the batch of the step. What it throws fails the run. May be empty.
   std::function<void(step_id)> before_step;
-  /// Whether the program has given it, for hang reports. Called concurrently. Empty: it gives none.
+  /// Whether the program has given the batch of the step, for hang reports. Called concurrently.
+  /// Empty: the program gives no batches.
   std::function<bool(step_id)> has_batch;
   /// The states of the ranks name the parameters of the model: a checkpoint may have no others.
   bool names_parameters = false;

@@ -54,13 +54,13 @@ struct step_record {
   std::int64_t peak_bytes = 0;
 };
 
-/// A loss of a node after which the job went on.
+/// A loss of a node after which the job continued.
 struct recovery_record {
-  std::string lost;
-  std::uint64_t step = 0;
-  bool from_copies = false;
-  std::uint64_t repeated_steps = 0;
-  double held_s = 0;
+  std::string lost;                  ///< the message that reported the loss
+  std::uint64_t step = 0;            ///< complete steps from which the job continued
+  bool from_copies = false;          ///< from copies in memory, not from a checkpoint
+  std::uint64_t repeated_steps = 0;  ///< complete before the loss, and run again
+  double held_s = 0;                 ///< from the loss until all nodes had joined again
 };
 
 /// Thread-safe. Holds at most `records_max` records of each kind and counts the rest as dropped.
@@ -81,7 +81,8 @@ class trace_recorder {
   /// Records beyond the limit.
   std::uint64_t dropped() const;
 
-  /// All tasks and waits, as many as fit, for add_bytes() in another process of the same build.
+  /// Encodes the tasks and waits for add_bytes() in another process of the same build. Those beyond
+  /// `bytes_max` are left out and count as dropped.
   std::string to_bytes(std::size_t bytes_max) const;
   void add_bytes(std::string_view bytes);
 
@@ -99,10 +100,11 @@ struct titled_trace {
   const trace_recorder* trace = nullptr;
 };
 
-/// Writes the Trace Event Format (JSON) that Perfetto and chrome://tracing read: a process a stage,
-/// a thread a rank, one more thread for waits, counters for slots and bytes; on the first stage
-/// also a thread for the steps. Several runs are shown side by side, each with its own processes
-/// and time 0. Written to a temporary file and renamed, so that `path` is complete or absent.
+/// Writes the Trace Event Format (JSON) that Perfetto and chrome://tracing read: one process per
+/// stage, one thread per rank, one more thread for waits, counters for slots and bytes; the first
+/// stage also has a thread for the steps. Several runs are shown side by side, each with its own
+/// processes and time 0. The file is written under a temporary name and then renamed, so `path` is
+/// never incomplete. Error: the file cannot be written.
 status write_chrome_json(const std::string& path, const std::vector<titled_trace>& runs);
 
 }  // namespace rrfp::actors

@@ -47,8 +47,8 @@ struct loop_hooks {
   /// Called with one line for each note to the user, on the thread that calls the loop. Empty:
   /// stderr.
   std::function<void(const std::string&)> on_note;
-  /// Called before the ranks of this process are made, each time: other ones, perhaps, after a
-  /// loss.
+  /// Called each time before the ranks of this process are made; after a loss they may be different
+  /// ranks.
   std::function<void()> before_ranks;
 };
 

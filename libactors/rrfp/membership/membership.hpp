@@ -81,7 +81,8 @@ class process_standing {
   /// Changes what is known of leaders.
   void change(const std::function<void(membership_core::leader_choice&)>& change);
 
-  /// The life line of this process: opened on the host of `here`, if it is not open. 0: it cannot.
+  /// Opens the life line of this process on `host`, a numeric address, unless it is open. Returns
+  /// its port; 0: it cannot be opened.
   std::uint16_t open_life_line(const std::string& host);
   control::life_line* life_line() const { return life_line_.get(); }
 
@@ -170,9 +171,9 @@ class membership {
   /// Blocks until all nodes have joined, or enough of them. Node 0 listens; the others retry until
   /// node 0 is up. An error says what was expected, what was found, and which nodes are missing. It
   /// is node_lost if a later join may succeed: nodes did not join in time, node 0 was unreachable,
-  /// or the previous job or process of this node still runs. With a fence it is also node_lost if
-  /// an earlier process of node 0 still has the port, or if this process is lost, which the fence
-  /// then says.
+  /// or the previous job or process of this node still runs. With options.standing it is also
+  /// node_lost if an earlier process of node 0 still has the port, or if this process was declared
+  /// lost, which standing->is_lost() then returns.
   static result<std::unique_ptr<membership>> join(membership_options options);
 
   /// The other nodes report this node as lost unless leave() was called before.

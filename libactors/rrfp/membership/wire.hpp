@@ -83,7 +83,7 @@ struct verdict {
   std::optional<node_id> node;  ///< the other side; as claimed, if it is refused
   std::string refusal{};        ///< why it is refused; empty: it is not
   bool for_now = false;         ///< a later attempt may succeed after this refusal
-  bool lost = false;            ///< one of another process
+  bool lost = false;            ///< this process was declared lost: only another one may join
   process_id process{};
   bool again = false;
 };

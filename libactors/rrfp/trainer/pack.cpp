@@ -32,8 +32,8 @@ at::Tensor plain(const at::Tensor& t) {
                            : t.layout() != at::kStrided                    ? "sparse or blocked"
                            : t.unsafeGetTensorImpl()->is_python_dispatch() ? "Python"
                                                                            : nullptr;
-  TORCH_CHECK(kind == nullptr, "between stages: expected dense tensors, got a ", kind, " one of ",
-              t.scalar_type());
+  TORCH_CHECK(kind == nullptr, "between stages: expected dense tensors, got a ", kind,
+              " tensor of ", t.scalar_type());
   return t.resolve_conj().resolve_neg();
 }
 

@@ -46,14 +46,14 @@ class transport {
 
   /// Delivers messages to `address` to `sink` from now on; an address is bound once.
   virtual void bind(rank_address address, message_sink sink) = 0;
-  /// Delivers once, in any order. The address must be bound.
+  /// Delivers the message once; messages may overtake each other. The address must be bound.
   virtual void send(message m) = 0;
   /// Whether send() accepts a tensor in device memory for `to`; else it must be in host memory.
   virtual bool takes_device_memory(const rank_address& /*to*/) const { return false; }
   /// Drops messages in flight. No sink is called after it has returned.
   virtual void close() = 0;
-  /// Null: outputs are sent at once. Lives as long as this. A wrapper hides the gate of what it
-  /// wraps.
+  /// The gate for the outputs of tasks, owned by the transport; null: outputs are sent at once. A
+  /// wrapper hides the gate of the transport that it wraps.
   virtual output_gate* gate() { return nullptr; }
 };
 

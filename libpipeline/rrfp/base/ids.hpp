@@ -36,8 +36,8 @@ using rank_id = id<struct rank_tag, std::uint32_t>;
 using replica_id = id<struct replica_tag, std::uint32_t>;
 /// One process of a job.
 using node_id = id<struct node_tag, std::uint32_t>;
-/// An optimizer step or an evaluation: a key that counts from 0 (step_name.hpp has the numbers that
-/// users see).
+/// The key of an optimizer step, counted from 0, or of an evaluation, counted from 2^52. Users see
+/// numbers that count from 1 for each of the two.
 using step_id = id<struct step_tag, std::uint64_t>;
 /// The number of a launch on its stage, counted from 0 over the lifetime of the stage.
 using launch_seq = id<struct launch_tag, std::uint64_t>;

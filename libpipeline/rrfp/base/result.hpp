@@ -29,7 +29,7 @@ inline error within(const std::string& where, error e) {
   return e;
 }
 
-/// A value or an error. `value()` on an error (and the reverse) is a programmer's error.
+/// A value or an error. value() of an error, and failure() of a value, abort the process.
 template <class T>
 class [[nodiscard]] result {
  public:

@@ -34,7 +34,8 @@ enum class dtype : std::uint8_t {
 /// Bytes of an element; 0 for `other` and unknown codes.
 std::size_t item_bytes(dtype type);
 
-/// Keeps the memory of buffers. A framework derives its own, to get its tensor back.
+/// Keeps the memory of a buffer alive. A framework derives its own class from it, which lets it get
+/// its tensor back.
 class buffer_owner {
  public:
   buffer_owner() = default;

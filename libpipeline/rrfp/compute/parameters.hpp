@@ -51,8 +51,8 @@ struct gradient_norm {
 /// torch.nn.utils.clip_grad_norm_. Error: the norm is NaN or infinite.
 result<gradient_norm> clip_gradients(std::vector<parameter_norm> of_all_ranks, double clip);
 
-/// One hash of all weights of the model. It does not depend on the division into stages, but on the
-/// number of ranks, whose parts have other bytes.
+/// One hash of all weights of the model. The hash does not depend on the division into stages. It
+/// does depend on the number of ranks, because that changes the bytes of each rank's part.
 std::uint64_t hash_of_model(std::vector<parameter_hash> of_all_ranks);
 
 }  // namespace rrfp::compute

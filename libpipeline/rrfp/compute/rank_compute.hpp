@@ -45,16 +45,18 @@ inline constexpr std::string_view optimizer_prefix = "optimizer.";
 /// restores its own snapshot needs them.
 enum class tied_copies : std::uint8_t { left_out, included };
 
-/// Where a snapshot is: in contiguous host memory if possible without a copy, so that the rank's
-/// own memory changes with the next apply(); or in copies that stay.
+/// Whose memory a snapshot uses. shared: the rank's own where possible, so the next apply() changes
+/// the snapshot too. copied: copies that do not change.
 enum class snapshot_memory : std::uint8_t { shared, copied };
 
 /// Sequence of calls in a step: begin_step, run for every launch of the stage core, sum_gradients
 /// if there are replicas, tied_gradient/join_tied if a tie spans two stages, squared_norms, apply.
-/// If replicas run microbatches of others: take_opened_sum after each run, and join_opened_sum once
-/// between begin_step and sum_gradients.
-/// Without an update: begin_step, run for every launch, losses, end_without_update. Not
-/// thread-safe, except held_bytes() and peak_bytes().
+/// If replicas run microbatches of other replicas: take_opened_sum after each run, and
+/// join_opened_sum once between begin_step and sum_gradients.
+/// Without an update: begin_step, run for every launch, losses, end_without_update.
+///
+/// Functions that return no status report errors as exceptions, which fail the run. Only
+/// held_bytes() and peak_bytes() are thread-safe.
 class rank_compute {
  public:
   rank_compute() = default;
@@ -64,7 +66,7 @@ class rank_compute {
 
   /// Called first on the thread that will call run().
   virtual void prepare_thread() {}
-  /// `microbatches`: of all replicas, at least one in all.
+  /// `microbatches`: those of all replicas; at least one in total.
   virtual void begin_step(step_id step, step_purpose purpose,
                           const microbatch_shares& microbatches) = 0;
   /// `input` is the activation (F) or the output gradient (B, BW), undefined at the ends of the
@@ -79,19 +81,24 @@ class rank_compute {
   /// As stage_config::forwards_in_order.
   virtual bool forwards_in_order() const { return false; }
 
+  /// The losses of the step; empty on ranks without the last virtual stage.
   virtual std::vector<microbatch_loss> losses() const = 0;
-  /// Whether there are gradients, so that other ranks go on with the sums that this one opens.
+  /// Whether the runtime sums gradients. False: no rank waits for a sum that another one opens.
   virtual bool has_gradients() const { return true; }
-  /// The gradient sum of another replica, or of this one, that this rank has opened and leaves to
-  /// another rank; once, as soon as its part of it is done.
+  /// The gradient sum, of this replica or another, that this rank has opened and another rank will
+  /// continue. Returned once, as soon as this rank has added its own part; nullopt otherwise.
   virtual std::optional<tensor_buffer> take_opened_sum() { return std::nullopt; }
-  /// What another rank has opened: this one goes on with the sum.
+  /// Takes the sum that another rank has opened and this rank continues.
   virtual void join_opened_sum(const tensor_buffer& /*sum*/) {}
   /// Sums the gradients over the replicas. A parameter gets a gradient if any of them has one.
   virtual void sum_gradients(rank_group& replicas) = 0;
+  /// The gradient of this rank's side of a tie, for the other stage; nullopt: there is no tie.
   virtual std::optional<tensor_buffer> tied_gradient() const = 0;
+  /// none also if both sides are on this rank.
   virtual tie tied_side() const = 0;
+  /// Adds the gradient of the other side. `partner`: what tied_gradient() returned there.
   virtual void join_tied(const tensor_buffer& partner) = 0;
+  /// The norms that this rank reports for clip_gradients().
   virtual std::vector<parameter_norm> squared_norms() = 0;
   /// Multiplies the gradients by `scale` and updates the parameters; 0: the update is skipped.
   virtual void apply(double scale, double lr) = 0;

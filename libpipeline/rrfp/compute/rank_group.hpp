@@ -1,7 +1,8 @@
-/// The collectives of the tensor-parallel ranks of a stage, as the operators use them.
+/// The collectives of a group of ranks: the tensor-parallel ranks of a stage, for its operators, or
+/// the replicas of a rank, for its gradients.
 ///
-/// The runtime implements it. A null group, or one of size 1, means that the stage has one rank;
-/// the operators then behave as without a group.
+/// The runtime implements the interface. A null group, or one of size 1, means that a stage has one
+/// rank; the operators then behave as without a group.
 ///
 /// Not thread-safe: the compute thread of the rank calls it, in forward and in backward.
 #pragma once

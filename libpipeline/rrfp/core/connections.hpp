@@ -22,8 +22,9 @@ class connections {
     node_id leader{0};
   };
 
-  /// The job on the leader with all; the ranks of a stage with each other; a rank with its
-  /// replicas, and with the same rank of the neighbouring stages.
+  /// Connects the leader, which runs the job actor, with all nodes; the nodes of a stage's ranks
+  /// with each other; and the node of a rank with those of its replicas and of the same rank of the
+  /// neighbouring stages.
   explicit connections(const run& r);
 
   /// Both ways. Not of a node with itself.

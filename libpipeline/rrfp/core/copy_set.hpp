@@ -43,8 +43,8 @@ auto fields(auto f, copy_key& x) { return f(x.step, x.stage, x.rank); }
 auto fields(auto f, held_copy& x) { return f(x.what, x.bytes, x.xxh64); }
 auto fields(auto f, job_record& x) { return f(x.step, x.bytes, x.details); }
 
-/// Which nodes keep details, so that their bytes grow with n log n. If all of them are lost
-/// together, the job goes on without.
+/// Whether a node keeps details: log n of n nodes do, so that the bytes of all details grow with
+/// n log n. If these nodes are all lost together, the job continues without details.
 constexpr bool keeps_details(node_id n) { return (n.value() & (n.value() - 1)) == 0; }
 
 /// A copy that all ranks have is dropped only with the record of a newer one: without its record,

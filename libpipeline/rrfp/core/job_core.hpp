@@ -76,7 +76,7 @@ struct job_core_options {
   std::optional<evaluating> evaluation;  ///< unused with on_request
   double hang_timeout_s = 0;             ///< 0: none
   std::uint32_t loss_ms = 3000;          ///< how long the membership may take to report a cause
-  /// If all nodes are told to end, they are told within this time; until then the run goes on.
+  /// If all nodes are told to end, they all ask within this time; until then the run continues.
   std::uint32_t drain_ms = 3000;
 };
 

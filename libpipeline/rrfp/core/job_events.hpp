@@ -130,7 +130,7 @@ struct save_ended {
 /// The state of one rank after `step` steps is held in memory as often as it should be.
 struct copy_held {
   std::uint64_t step = 0;
-  std::string failure;  ///< empty: it is
+  std::string failure;  ///< empty: the copy is held
 };
 /// `again`: the second interrupt, which ends the run without a save.
 struct interrupted {

@@ -18,7 +18,7 @@ class leader_choice {
   /// Whom to join next. Nothing: node 0 at the rendezvous.
   const std::optional<successor>& next() const { return candidates_[candidate_]; }
   node_id node() const { return node_of(next()); }
-  /// Node 0 leads, but may not listen at the rendezvous at the moment.
+  /// Whether node 0 leads but may not be listening at the rendezvous at the moment.
   bool may_be_away() const { return !next() && !leader_ && !is_leader_lost_; }
   bool has_others() const { return candidates_.size() > 1; }
   /// All have been tried, or none yet: there is time for a pause.

@@ -11,7 +11,7 @@
 ///
 /// After a loss the job may go on without nodes (core_options::hosts): once those that are
 /// expected have joined, or no further one has for rejoin_max. A node that comes later waits;
-/// node_waits says so. So that parts of the nodes that cannot reach each other do not all go on, it
+/// node_waits says so. So that groups of nodes that cannot reach each other do not all go on, it
 /// also takes more than half of the nodes that were there before, or half with the first of them,
 /// or all whose processes have not ended, which `examine` asks for.
 ///
@@ -57,7 +57,7 @@ class leader_core {
         contributions_(common_.options.nodes),
         contributions_missing_(common_.options.nodes),
         goes_on_(common_.options.again) {}
-  leader_core(leader_core&&) = default;  // a copy's nodes would be those of the original
+  leader_core(leader_core&&) = default;  // no copies: by_node_ points into peers_
 
   /// The actions, to be carried out in this order.
   std::vector<action::any> on(const event::any& e, std::int64_t now);
@@ -136,9 +136,10 @@ class leader_core {
   bool is_enough();
   /// Whether no other part of these nodes may go on.
   bool is_quorum(const std::set<node_id>& of) const;
-  /// The sets that must be one.
+  /// The sets for each of which is_quorum() must hold: those of this node and of the joined nodes.
   std::vector<std::set<node_id>> quorums() const;
-  /// Asks about the nodes that a quorum lacks; `known`: which are not expected.
+  /// Asks whether the processes of nodes that a quorum lacks have ended. `known`: asks only about
+  /// nodes that are not expected.
   void examine_missing(bool known);
   bool has_joined(node_id node) const;
   /// As a process that was a member before.

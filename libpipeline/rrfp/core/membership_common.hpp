@@ -27,7 +27,8 @@ struct core_options {
   std::int64_t node_timeout = 0;  ///< three heartbeats at least
   process_id process{};
   bool again = false;  ///< the process has been a member before
-  /// The end of its last membership, and of pauses of its own since then.
+  /// When the process is known to have been awake: at the end of its last membership, plus its own
+  /// pauses since then.
   std::optional<std::int64_t> awake_at{};
   std::set<process_id> lost{};  ///< processes that may not join again
   bool over = false;            ///< the process knows that the job is over
@@ -38,10 +39,10 @@ struct core_options {
   std::set<node_id> expected{};
   /// As introduce::quorum.
   std::set<node_id> quorum{};
-  /// How long a follower tries to reach the leader before it fails, if the process lives and may
-  /// lead soon. Nothing: for ever, also if it does not.
+  /// How long a follower tries to reach the leader before its join fails. If the leader's process
+  /// has ended, the join fails at once. Nothing: it tries for ever, even if the process has ended.
   std::optional<std::int64_t> patience{};
-  /// The process lives even if nobody listens at its address.
+  /// The leader's process may be alive although nobody listens at its address.
   bool may_be_away = false;
   /// A follower only asks whether the leader listens; it has joined when it knows.
   bool inquires = false;

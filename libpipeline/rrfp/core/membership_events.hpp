@@ -56,7 +56,8 @@ struct proven {
   process_id process{};
   bool again = false;  ///< the process has been a member before
 };
-/// The handshake failed; `for_now`: a later one may succeed; `lost`: one of another process.
+/// The handshake failed. `for_now`: a later one may succeed. `lost`: this process was declared
+/// lost, so only another process of the node may join.
 struct refused {
   connection_id connection;
   std::optional<node_id> node;  ///< as claimed
@@ -72,7 +73,7 @@ struct received {
   connection_id connection;
   any_message content;
 };
-/// The bytes of the other side make no frames.
+/// The bytes from the other side are not valid frames.
 struct garbled {
   connection_id connection;
   std::string why;

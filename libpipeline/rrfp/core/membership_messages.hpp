@@ -13,7 +13,8 @@
 
 namespace rrfp::membership_core {
 
-/// One process of a node, by a random number; 0: none is fenced, so a lost one may join again.
+/// Identifies one process of a node by a random number. 0: the processes of the job are not fenced,
+/// so a lost one may join again.
 using process_id = id<struct process_tag, std::uint64_t>;
 
 /// Limits of a job's control plane.

@@ -20,7 +20,8 @@
 /// The paper's back-pressure (arXiv 2605.18750, appendix C.2) counts D = forwards - backwards that
 /// a stage has run in the step, and nothing for a pending W. While D >= run_ahead, a stage with one
 /// chunk runs no F, and of a stage with several only the oldest unfinished microbatch runs its next
-/// F or B; W may run. So D <= run_ahead, or run_ahead + chunks. It cannot deadlock either.
+/// F or B; W may run. So D <= run_ahead with one chunk, and D <= run_ahead + chunks with several.
+/// The back-pressure cannot deadlock either.
 ///
 /// - Several chunks: take the oldest microbatch of the job that is not finished. All older ones are
 ///   finished on every stage. So it is the oldest on every stage, and its next task runs.
@@ -28,8 +29,8 @@
 ///   backwards, and the last stage of the pipeline no more forwards than backwards. Take the last
 ///   stage that has an F left: it is below its limit, so its F runs after all.
 ///
-/// Another limit would break this: a slot that is kept free for an older microbatch is lost if an
-/// earlier stage holds that one back.
+/// A further limit would break this argument: a slot kept free for an older microbatch stays unused
+/// if an earlier stage holds that microbatch back.
 #pragma once
 
 #include <cstdint>
@@ -72,8 +73,9 @@ struct memory_use {
   bool operator==(const memory_use&) const = default;
 };
 
-/// The slots of one stage for one step. Not thread-safe. Amortized cost O(1) per step, except
-/// may_take() for a young microbatch under a byte limit: O(number of older ones without a slot).
+/// The slots of one stage for one step. Not thread-safe. Calls take amortized O(1), except reset(),
+/// O(microbatches), and may_take() for a young microbatch under a byte limit, O(number of older
+/// ones without a slot).
 class memory_slots {
  public:
   memory_slots() = default;
@@ -98,6 +100,8 @@ class memory_slots {
   /// advance.
   memory_bound bound_on_fitting(microbatch_id mb) const;
   bool fits(microbatch_id mb) const { return bound_on_fitting(mb) == memory_bound::none; }
+  /// Takes a slot, or one activation under a limit of activations. Does not check the limit: the
+  /// caller asks may_take() or fits() first. Aborts if the microbatch has taken all that it needs.
   void take(microbatch_id mb);
 
   /// Records the launch of an F: one more activation.

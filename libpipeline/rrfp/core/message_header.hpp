@@ -1,4 +1,4 @@
-/// Between which ranks a message goes, and the input of which task it is.
+/// The header of a message between ranks: sender, receiver, and the task whose input it carries.
 #pragma once
 
 #include <compare>
@@ -23,8 +23,7 @@ enum class payload : std::uint8_t {
   gradient,       ///< the input of a B or BW
   tied_gradient,  ///< one side's gradient of a parameter that two stages hold
   signal,         ///< between the gates of two nodes (transport.hpp)
-  // Gradients of parameters:
-  opened_sum,  ///< a sum that another replica goes on with (microbatch_shares)
+  opened_sum,     ///< a gradient sum that another replica continues (microbatch_shares)
   /// Bytes of the copy of the state of rank `from`, for recovery; `mb` is the number of the piece.
   copy_piece,
 };

@@ -105,11 +105,11 @@ struct microbatch_counts {
 
 /// Some consecutive microbatches of one replica's gradient sum, which one replica runs.
 struct sum_part {
-  replica_id sum;           ///< whose gradient sum
-  std::uint32_t first = 0;  ///< its first microbatch, numbered over all replicas
+  replica_id sum;           ///< the replica whose gradient sum it is
+  std::uint32_t first = 0;  ///< the first of these microbatches, numbered over all replicas
   std::uint32_t count = 0;
-  bool opens = true;   ///< none of the sum come before them
-  bool closes = true;  ///< none of the sum come after them
+  bool opens = true;   ///< no microbatch of the sum comes before these
+  bool closes = true;  ///< no microbatch of the sum comes after these
 
   std::uint32_t end() const { return first + count; }
   bool operator==(const sum_part&) const = default;
@@ -142,7 +142,7 @@ struct microbatch_shares {
     replica_id sum;
     microbatch_id mb;  ///< numbered within the sum
   };
-  /// The place of a microbatch as the replica that runs it numbers it.
+  /// The place of microbatch `mb` of `replica`, in the numbers of that replica, which runs it.
   place place_of(replica_id replica, microbatch_id mb) const;
   /// The same, numbered over all replicas.
   microbatch_id in_all(replica_id replica, microbatch_id mb) const {

@@ -6,8 +6,8 @@
 /// forward. A schedule used as a hint is one lane ranked by position. A policy object serves one
 /// stage and one thread; rank(), lane_of() and backward_of() must not depend on what has run.
 ///
-/// The layers that read and plan jobs get a registry of policies passed in; the policies
-/// themselves, and what derives others from them, stand above.
+/// The layers that read and plan jobs receive a policy_registry. The policies themselves, and the
+/// code that derives policies from others, belong to higher layers.
 #pragma once
 
 #include <array>

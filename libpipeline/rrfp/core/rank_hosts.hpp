@@ -24,10 +24,10 @@ struct rank_hosts {
   bool reroutes = false;
 
   bool may_lack_nodes() const { return reroutes || !spares.empty(); }
-  /// The nodes of all ranks without the absent nodes. A spare takes over all ranks of one of these;
-  /// if there are not enough spares, first those without which a rank has no node. The others, if
-  /// the job reroutes, are each on a node that has the same rank in another replica, and the fewest
-  /// ranks so far. Nothing: a rank has no node.
+  /// The nodes of all ranks while some nodes are absent. A spare takes over all ranks of one absent
+  /// node, first of those whose ranks no other node could run. If the job reroutes, each remaining
+  /// rank goes to the node with the fewest ranks so far among those that have the same rank in
+  /// another replica. Nothing: a rank has no node.
   std::optional<std::vector<node_id>> without(std::span<const node_id> absent) const;
 };
 

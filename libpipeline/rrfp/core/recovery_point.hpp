@@ -40,10 +40,10 @@ auto fields(auto f, run_record& x) { return f(x.summary, x.details); }
 /// What a node knows of the job, or all nodes together.
 struct job_progress {
   recovery_totals totals;  ///< what this loss has cost is not yet known
-  /// The loss as the first node that noticed it saw it; empty: the node has just started, and if
-  /// all have, the job begins.
+  /// The message that reported the loss. Empty: this node has just started; if it is empty on all
+  /// nodes, the job begins.
   std::string lost;
-  double held_s = 0;        ///< since then
+  double held_s = 0;        ///< time since the loss
   std::uint64_t steps = 0;  ///< complete, of the current run
   /// Steps that were complete when the job began the current run. Nothing: no node knows it,
   /// because it has just started, or has finished the run.

@@ -62,7 +62,7 @@ struct check_size {
 };
 struct make_folder {
   std::string path;
-  std::string failure;  ///< for the user, if it fails: what, relative to the folder, before the why
+  std::string failure;  ///< if it fails: what the user is told, before the reason
 };
 struct write_manifest {
   std::string path;

@@ -3,14 +3,14 @@
 ///
 /// A replica takes about the time that its first microbatch needs on all stages, and the time of
 /// its slowest stage for each further one. A device that hosts a stage of several replicas takes
-/// the time of all their microbatches, and that of the other stages for one. The microbatches are
-/// given out one by one, each to the replica that would then end first.
+/// the time of all their microbatches, plus that of one microbatch on the other stages. The
+/// microbatches are given out one by one, each to the replica that would then end first.
 ///
-/// Speeds are measured: the time of a stage over the work that it did, so that much work is not
-/// taken for slowness. The time of a stage that shares its device is that of the same stage of
-/// another replica. Shares stay as they are until others would shorten the step by gain_min in each
-/// of the last `patience` steps, or their own microbatches would lengthen it by less than half of
-/// that.
+/// Speeds are measured: the time of a stage divided by the work that it did, so that a stage with
+/// much work does not look slow. A stage that shares its device counts with the time of the same
+/// stage of another replica. The shares change only if, in each of the last `patience` steps, other
+/// shares would have shortened the step by gain_min, or the replicas' own microbatches would have
+/// taken less than half of gain_min longer than the best shares.
 ///
 /// Pure: equal steps give equal shares. Not thread-safe.
 #pragma once

@@ -31,14 +31,14 @@ namespace rrfp {
 
 struct stage_snapshot;
 
-/// in_order executes the policy's ranking and waits for each task (one lane only); ready never
-/// waits.
+/// in_order executes the policy's ranking and waits for each task (one lane only). ready launches
+/// the best-ranked ready task and never waits for a task that is not ready.
 enum class dispatch_mode : std::uint8_t { in_order, ready };
 
 std::string_view name(dispatch_mode mode);
 
 struct stage_config {
-  /// Its number of microbatches is that of the steps that say no other.
+  /// `shape.microbatches` is the number for each step_began that does not give its own.
   pipeline_shape shape;
   stage_id stage;
   /// Number of tensor-parallel ranks whose arrivals and finishes are counted, 1..64.
@@ -50,7 +50,7 @@ struct stage_config {
   /// Ready mode: launches into which each W is divided; 0: as many as the policy wants. In-order
   /// mode does not divide W.
   std::uint32_t weight_pieces = 1;
-  /// Ready mode without a limit of activations: the number of F that may have run early and not
+  /// Ready mode without a limit of activations: maximum number of F that have run early and not yet
   /// again. While nothing else can run, an F that waits for a slot runs without one: the
   /// next stage gets its input, and F runs again once it has a slot. Not on the last virtual stage.
   /// This cannot deadlock, because slots are taken and freed as if the early F had not run. (A
@@ -64,7 +64,7 @@ struct stage_config {
   bool renews_policy = false;
 };
 
-/// A policy that a job names is not defined for the number of microbatches of a step.
+/// Thrown if the policy that a job names is not defined for the number of microbatches of a step.
 class undefined_policy : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -75,8 +75,9 @@ using policy_factory = std::function<std::unique_ptr<policy>(const pipeline_shap
 
 class stage_core {
  public:
-  /// `make_policy`: called here, and in each step whose number of microbatches is not that of the
-  /// step before; what it throws passes through on(), and the step has not begun.
+  /// `make_policy` is called here, in each step whose number of microbatches differs from that of
+  /// the step before, and with renews_policy in every step. on() passes its exceptions on; the step
+  /// has not begun then.
   stage_core(stage_config config, policy_factory make_policy);
   stage_core(stage_core&&) noexcept;
   stage_core& operator=(stage_core&&) noexcept;

@@ -45,7 +45,8 @@ class straggler_watch {
   /// A step took `time` nanoseconds from its first task to its last. `own`: the own time of each
   /// rank, at (replica * stages + stage) * ranks + rank.
   void add(std::vector<std::int64_t> own, std::int64_t time);
-  /// In the last `window` steps, the latest first; none before there are as many.
+  /// Over the last `window` steps, the ranks that lost the most time first; empty until that many
+  /// steps have been added.
   const std::vector<straggler>& found() const { return found_; }
   /// By how much each rank was later than the median rank, summed over all steps, in nanoseconds.
   const std::vector<std::int64_t>& late() const { return late_; }

@@ -1,8 +1,7 @@
 /// Decides about the messages between nodes: which node may be sent to, which message is dropped,
 /// which announced one is fetched and when, and what is counted.
 ///
-///   a node      connected --failed--> failed      its connection broke, an invalid message,
-///   give_up
+///   a node      connected --failed--> failed      broken connection, invalid message, give_up()
 ///               connected --left----> left        it sent a farewell
 ///   a message   arrived -> drop | deliver | keep; kept -> fetched -> drop | deliver; -> delivered
 ///

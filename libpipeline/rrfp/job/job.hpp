@@ -135,8 +135,8 @@ memory_limit effective_limit(const job& j, stage_id stage);
 std::optional<data_options> held_out_data(const job& j);
 
 /// The number of layers of each part of [model] with [vision], by virtual stage, as pipeline.cuts
-/// says. Evenly if an extension of the schema replaces the costs: then pipeline.cuts divides those.
-/// Requires at least as many layers as parts.
+/// says. If an extension of the schema replaces the costs, pipeline.cuts divides the layers of the
+/// extension, and those of [model] are divided evenly. Requires at least as many layers as parts.
 std::vector<std::uint32_t> layers_of_parts(const job& j);
 
 /// Durations of the tasks of one part of the model, in milliseconds.
@@ -151,8 +151,9 @@ struct part_times {
 /// Whether [cost] holds a value for each layer: a number of values that is neither 1 nor one per
 /// stage or virtual stage.
 bool has_layer_times(const job& j);
-/// What [cost] expects of each part, by virtual stage, on the device of its stage: if it has values
-/// by layer, the sums over the layers of the part. Requires that no extension replaces the costs.
+/// The task times of each part according to [cost], by virtual stage, divided by the speed of its
+/// stage. Values by layer are summed over the layers of the part. Requires that no extension
+/// replaces the costs.
 std::vector<part_times> times_of_parts(const job& j);
 /// The entry of cost.speed for a stage.
 double speed_of(const job& j, stage_id stage);

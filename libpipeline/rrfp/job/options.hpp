@@ -64,7 +64,7 @@ enum class slot_unit_kind : std::uint8_t { microbatch, chunk };
 /// [dispatch]: the choice of the next task, and the memory limits.
 struct dispatch_options {
   dispatch_mode mode = dispatch_mode::ready;
-  /// A known policy or "table:FILE.csv".
+  /// A known policy, "table:FILE.csv" or "lib:FILE.so".
   std::string policy = "bfw_plus";
   /// Maximum number of launches queued behind the running one.
   std::uint32_t lookahead = 0;
@@ -200,14 +200,15 @@ struct data_options {
   too_long when_too_long = too_long::stop;
   sample_order order = sample_order::shuffled;
   sample_packing pack = sample_packing::order;
-  /// Of a microbatch, which decides how many a step has. 0: pipeline.microbatches.
+  /// Maximum number of tokens in a microbatch; a step has as few microbatches as this allows.
+  /// 0: a step has pipeline.microbatches.
   std::uint32_t max_tokens = 0;
-  /// Steps, at most, that a sample with much work waits for others.
+  /// Maximum number of steps for which a sample with much work waits for others of its kind.
   std::uint32_t pack_delay = 0;
   bad_samples when_bad = bad_samples::stop;
   /// Maximum length of an image's longer side, in pixels; larger images are scaled down to it.
   std::uint32_t image_side_max = 256;
-  /// For colour values in [0, 1]; one value, or one each for red, green and blue.
+  /// Normalization of colour values in [0, 1]: one value, or one each for red, green and blue.
   std::vector<double> image_mean{0.5};
   std::vector<double> image_std{0.5};
   /// Whether the images of the samples are dropped.
@@ -215,7 +216,7 @@ struct data_options {
   /// Empty: bytes. A pretrained model is trained on bytes only if this is set.
   std::optional<tokenizer_kind> tokenizer;
 
-  /// Tokens of a microbatch, at most.
+  /// Maximum number of tokens in a microbatch.
   std::uint64_t microbatch_tokens() const {
     return max_tokens != 0 ? max_tokens : std::uint64_t{microbatch_size} * sequence_length;
   }
@@ -258,10 +259,11 @@ struct train_options {
   /// Initial factor of the loss for gradients in float16, as in torch.amp.GradScaler: a step whose
   /// gradient is infinite or NaN is skipped and halves the factor. 0: none.
   double loss_scale = 0;
-  /// Steps without one after which the factor doubles.
+  /// Number of consecutive steps without a skipped one after which the factor doubles.
   std::int64_t loss_scale_interval = 2000;
-  /// Gradients of several steps that are updated together are those of the mean over all their loss
-  /// terms, not of the sum of the steps' means. Has no key: programs set it that count loss terms.
+  /// If one update applies the gradients of several steps, they are the gradients of the mean over
+  /// all loss terms of these steps, not of the sum of the steps' means. This is no key of a job:
+  /// programs that count loss terms set it.
   bool averages_accumulation = false;
 };
 
@@ -325,8 +327,8 @@ struct checkpoint_options {
   resume_kind resume = resume_kind::automatic;
 };
 
-/// What the job does while a lost node has no replacement. wait: it waits for it. reroute: the
-/// nodes of other replicas compute the ranks of the lost one, until a replacement has come.
+/// What the job does while a lost node has no replacement. wait: the job waits for a replacement.
+/// reroute: nodes of other replicas compute the lost node's ranks until a replacement has joined.
 enum class loss_kind : std::uint8_t { wait, reroute };
 
 /// [recovery]: going on after the loss of a node.

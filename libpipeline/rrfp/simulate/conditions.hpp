@@ -90,13 +90,14 @@ struct rank_range {
 /// "measured-lognormal": both log-normal. Nothing for any other text.
 std::optional<conditions> conditions_of(std::string_view name);
 
-/// Whether any task, or any message, may take other than its own time.
+/// Whether any task, or any message, may take a time other than its own.
 bool disturbs_tasks(const conditions& c);
 bool disturbs_messages(const conditions& c);
 
 /// Task and message times under given conditions. Thread-safe. The conditions must be in the
 /// ranges of [jitter]. Times are in milliseconds. A stage has `ranks` tensor-parallel ranks; a
-/// message goes to `rank`. What is together has the delays of rank 0.
+/// message goes to `rank`. With rank_delays::together, pass all ranks for a task and rank 0 for a
+/// message.
 class disturbed_times {
  public:
   disturbed_times(const conditions& c, const pipeline_shape& shape, std::uint32_t ranks = 1)
@@ -113,7 +114,7 @@ class disturbed_times {
   /// attempts.
   double link_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t,
                  double own_ms) const;
-  /// Time of a small message before it, which tells its shape; it is spread independently.
+  /// Time of the small message that precedes it and announces its shape; spread independently.
   double shape_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t,
                   double own_ms) const;
 

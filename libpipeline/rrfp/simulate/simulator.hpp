@@ -56,14 +56,15 @@ enum class transport : std::uint8_t { asynchronous, blocking };
 
 std::string_view name(transport t);
 
-/// Another rule by which stages decide, to be compared with the cores' own. It gets what a core
-/// would get, and feeds the core itself.
+/// A rule by which stages decide, in place of the cores' own, to compare the two. It gets the
+/// events that a core would get, and passes them to the core itself.
 class decider {
  public:
   virtual ~decider() = default;
   /// In place of core.on(e). The actions stay valid until the next call for the stage.
   virtual std::span<const action> on(stage_id, stage_core&, const event&, nanoseconds now) = 0;
-  /// Called after actions: in how long the stage has to decide again, even without an event.
+  /// Called after on() has returned actions. The time after which the stage decides again even
+  /// without an event; nullopt: only an event makes it decide.
   virtual std::optional<nanoseconds> decides_again_after(stage_id) = 0;
 };
 
@@ -126,8 +127,8 @@ struct stage_report {
   nanoseconds busy = 0;
   /// From the end of a task on one rank to its end on the last.
   nanoseconds behind = 0;
-  /// Idle time between the stage's first and last task of each step, and before the first one what
-  /// the ranks waited for each other.
+  /// Idle time between the stage's first and last task of each step, and the time before its first
+  /// task in which its ranks waited for each other.
   nanoseconds idle = 0;
   /// `idle` by cause; index: wait_cause.
   nanoseconds idle_by_cause[wait_causes] = {};

@@ -13,7 +13,7 @@ namespace rrfp::weather {
 /// none: no disturbance.
 /// lognormal: multiplies each duration by a log-normal factor with mean 1.
 /// paper: with `probability`, delays a task by alpha * max(floor_ms, e) * (0.5 + U(0,1)), where e
-/// is the moving average (0.9 e + 0.1 c) of the durations of the stage's F and fused BW (arXiv
+/// is the moving average of the durations c of the stage's F and fused BW, e = 0.9 e + 0.1 c (arXiv
 /// 2605.18750, section on robustness); J1 = (.1, 5 ms, .5), J2 = (.2, 10 ms, 1.0), J3 = (.3, 15
 /// ms, 1.5). Delays F and backwards, fused or split, but no W: otherwise splitting W off would add
 /// delays. lognormal_and_paper: the paper's delays on a machine that varies by itself.

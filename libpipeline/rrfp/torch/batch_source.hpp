@@ -52,7 +52,7 @@ class batch_source {
   /// throw.
   virtual void begin(step_id, const microbatch_counts&) const {}
   /// Must return the same data on every node and at any time. Thread-safe. May throw a
-  /// std::exception, which the caller of stage_compute::run() gets as a compute_error.
+  /// std::exception, which fails the run with an error that contains its text.
   virtual microbatch load(step_id step, microbatch_id mb) const = 0;
   /// load() for chunks that need only the text; `images` may be empty.
   virtual microbatch load_text(step_id step, microbatch_id mb) const { return load(step, mb); }

@@ -5,7 +5,7 @@
 /// the critical path of the pipeline, and stores (input, output gradient) in the microbatch's
 /// weight_stash. W computes the weight gradient from the stash with the operations of libtorch's
 /// own backward, so the bits are the same. The split has no measurable cost. Weights of all other
-/// operators are split by cutting the graph (stage_compute.hpp).
+/// operators are split by cutting the graph (docs/embedding.md).
 ///
 /// Without a stash both are at::linear and at::embedding under ordinary autograd, so the same
 /// module also trains in an ordinary loop with loss.backward() and torch::optim.

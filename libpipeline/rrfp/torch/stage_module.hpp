@@ -26,8 +26,8 @@ struct parameter {
   /// A float leaf; requires_grad unless it is frozen.
   at::Tensor value;
   tie tied = tie::none;
-  /// Set if each tensor-parallel rank holds another part. Otherwise all ranks hold the same value
-  /// and must compute the same gradient.
+  /// Set if each tensor-parallel rank holds a different part. Otherwise all ranks hold the same
+  /// value and must compute the same gradient.
   std::optional<shard> part = std::nullopt;
   stored_form stored = {};
 };
@@ -74,7 +74,7 @@ struct forward_input {
   at::Tensor input;
   /// The microbatch's targets; defined only on the last virtual stage.
   at::Tensor targets;
-  /// Key of the step or evaluation; rrfp/base/step_name.hpp converts it to a number or a name.
+  /// Key of the step or evaluation, not the number that users see (rrfp/base/ids.hpp).
   step_id step;
   microbatch_id mb;
   /// For linear() and embedding(); null: they are ordinary operators.

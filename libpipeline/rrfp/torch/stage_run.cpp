@@ -236,8 +236,8 @@ void stage_compute::impl::keep_root(const chunk_state& chunk, in_flight& mb, con
       fail(compute_fault::library, to_string(t),
            c10::str("forward uses a leaf that is not trained here: ", leaf.value.scalar_type(), " ",
                     leaf.value.sizes()) +
-               "; expected each that requires a gradient among the parameters of its part of the "
-               "model, or detached");
+               "; expected each leaf that requires a gradient to be a parameter of its part of the "
+               "model, or to be detached");
     if (!leaf.is_ordinary) continue;
     mb.stash->leave_to_graph(leaf.value);
     mb.has_ordinary_matrix = mb.has_ordinary_matrix || leaf.value.dim() >= 2;

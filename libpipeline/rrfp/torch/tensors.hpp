@@ -1,4 +1,4 @@
-/// Between libtorch's tensors and the buffers of the runtime, which knows no tensors.
+/// Converts between libtorch's tensors and the runtime's buffers, which do not depend on libtorch.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ dtype dtype_of(at::ScalarType type);
 /// Nullopt for dtype::other.
 std::optional<at::ScalarType> scalar_type_of(dtype type);
 
-/// Shares the memory of `t`, and keeps it. An undefined tensor gives an undefined buffer.
+/// Shares the memory of `t` and keeps it alive. An undefined tensor gives an undefined buffer.
 tensor_buffer to_buffer(at::Tensor t);
 /// The tensor from which to_buffer() made `b`, or one that shares its memory and keeps it. A buffer
 /// of another framework must be on the host and contiguous.

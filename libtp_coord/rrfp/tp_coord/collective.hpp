@@ -23,7 +23,7 @@ namespace rrfp::tp_coord {
 
 enum class reduction : std::uint8_t { sum, max };
 
-/// Of collectives in the memory of devices.
+/// Options of collectives over device memory.
 struct collective_options {
   /// Maximum time that a rank waits for the others to join, and for the library to accept a call.
   std::chrono::milliseconds limit{30'000};

@@ -7,7 +7,7 @@
 ///
 /// A program calls the function for each stage, several times and from several threads; each
 /// policy object belongs to one thread. The programs check the policies before a run
-/// (rrfp/core/check_policy.hpp). What a policy throws ends the run with an error that names the
+/// (rules: rrfp/core/policy.hpp). What a policy throws ends the run with an error that names the
 /// function. The program never unloads the library.
 #pragma once
 

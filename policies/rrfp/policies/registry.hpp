@@ -5,6 +5,7 @@
 
 namespace rrfp::policies {
 
+/// Lives until the process ends. Thread-safe.
 const policy_registry& registry();
 
 }  // namespace rrfp::policies

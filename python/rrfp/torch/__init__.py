@@ -4,7 +4,7 @@
 >>> schedule = ReadySchedule(stages, n_microbatches=16, loss_fn=loss_fn)
 >>> schedule.step(x, target=y, losses=losses)
 
-It stands wherever torch's own schedules do. In torchtitan, `rrfp.torch.pipelining_fn()` goes into the ModelSpec.
+Use it wherever torch's own schedules are used. In torchtitan, `rrfp.torch.pipelining_fn()` goes into the ModelSpec.
 """
 
 from ._schedule import ReadySchedule

@@ -73,4 +73,4 @@ def _mesh_with(module, names):
             return mesh
         if set(names) <= set(own):
             return mesh[names if len(names) > 1 else names[0]]
-    raise RuntimeError(f"a DTensor came over a mesh with the dimensions {names}, which no parameter of the part has")
+    raise RuntimeError(f"received a DTensor on a mesh with the dimensions {names}, which no parameter of the part has")

@@ -136,7 +136,7 @@ class Rendezvous:
         return f"{self._leader}/{name}"
 
     def _told(self, rank):
-        return json.loads(self._value(f"rank/{rank}", rank, self._store.timeout.total_seconds(), "come to its first step"))
+        return json.loads(self._value(f"rank/{rank}", rank, self._store.timeout.total_seconds(), "reach its first step"))
 
     def _value(self, key, rank, limit_s, action):
         """What the rank sets under the key when it does the action."""

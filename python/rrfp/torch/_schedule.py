@@ -31,16 +31,16 @@ class ReadySchedule(PipelineScheduleMulti):
     slots: how many microbatches may hold activations on a rank: a number, "p", "1f1b", "auto" or "none".
     split_backward: whether the gradients of weights run as tasks of their own where the policy wants it. "auto":
         except in compiled parts and those with hooks on the accumulation of parameters.
-    domain: the ranks that must run the same tasks, because tasks contain collectives: a process group, a device
-        mesh or global ranks. None: found from the parameters that are DTensors.
+    domain: the ranks that must run the same tasks in the same order, because tasks contain collectives: a process
+        group, a device mesh or global ranks. None: found from the parameters that are DTensors.
     forwards_in_order: whether the stages of this rank run their forwards in the order of the microbatches. None: those
         with a batch norm, a spectral norm or an attribute forwards_in_order = True do.
     gradient_order: "exact" adds gradients in the order of the microbatches, so the result does not depend on the
-        order of execution; "any" adds them as they come and holds fewer.
+        order of execution; "any" adds them as they come and keeps fewer of them in memory.
     seed: of the random numbers of forwards: those of rrfp.keyed_generator(seed, step, microbatch, stage). None: the
         seed of torch's generator at the first step.
     trace: whether to record each task, for report() and write_trace().
-    hang_timeout_s: if no task finishes for so long, step() raises on all ranks and tells who waits for what.
+    hang_timeout_s: if no task finishes for this many seconds, step() raises on all ranks and says who waits for what.
     settings: further keys of a job (docs/job-reference.md), for example {"jitter.compute": "lognormal"}.
     on_note, on_report: get lines for the user, and hang reports. None: stderr.
 
@@ -183,7 +183,7 @@ class ReadySchedule(PipelineScheduleMulti):
         return self._open().metrics()
 
     def close(self):
-        """Leaves the pipeline; all ranks call it after their last step. Otherwise the others take it for a loss."""
+        """Leaves the pipeline; all ranks call it after their last step. Otherwise the others report a lost rank."""
         if self._runtime is not None:
             runtime, self._runtime = self._runtime, None
             runtime.finish()

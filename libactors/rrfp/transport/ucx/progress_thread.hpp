@@ -27,7 +27,8 @@ class progress_thread {
  public:
   using failure_handler = std::function<void(node_id, std::string)>;
   using call = std::function<void(peer_table&)>;
-  /// The node has gone; taken until the thread ends, so that it waits for no answer of it.
+  /// The node is lost. Accepted until the thread ends, so that the thread does not wait for an
+  /// answer from that node.
   struct loss {
     node_id node;
     std::string why;
