@@ -80,6 +80,8 @@ def main():
     parser.add_argument("--tokens", type=int, default=512, help="of a microbatch, at most")
     parser.add_argument("--policy", default="bfw_plus", help="the hint: " + ", ".join(rrfp.policies()))
     given = parser.parse_args()
+    if given.tokens < 1 or given.steps < 1:
+        parser.error("expected --tokens and --steps of at least 1")
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=6, num_attention_heads=4,

@@ -52,35 +52,55 @@ def arguments():
     parser.add_argument("chats")
     parser.add_argument("out", type=pathlib.Path)
 
-    def option(name, default, help, kind=None):
-        parser.add_argument(f"--{name}", type=kind or type(default), default=default, help=f"{help} [%(default)s]")
+    def option(name, default, help, kind=None, **others):
+        parser.add_argument(f"--{name}", type=kind or type(default), default=default, help=f"{help} [%(default)s]", **others)
 
-    option("stages", 2, "without torchrun: number of stages")
-    option("epochs", 3.0, "passes over the rows")
-    option("steps", None, "instead of --epochs", int)
-    option("batch", 16, "rows in a step")
-    option("microbatches", 8, "into which a batch is cut")
-    option("length", 1024, "tokens of a row; longer chats are cut")
-    option("lr", 1e-4, "highest learning rate of AdamW")
-    option("weight-decay", 0.0, "of AdamW")
-    option("warmup", 0, "steps until the learning rate is --lr")
-    option("lora", 0, "rank of adapters of peft, which are trained alone; 0: the whole model is trained")
+    option("stages", 2, "without torchrun: number of stages", at_least(1))
+    option("epochs", 3.0, "passes over the rows", at_least(0, float))
+    option("steps", None, "instead of --epochs", at_least(1))
+    option("batch", 16, "rows in a step", at_least(1))
+    option("microbatches", 8, "into which a batch is cut", at_least(1))
+    option("length", 1024, "tokens of a row; longer chats are cut", at_least(2))
+    option("lr", 1e-4, "highest learning rate of AdamW", at_least(0, float))
+    option("weight-decay", 0.0, "of AdamW", at_least(0, float))
+    option("warmup", 0, "steps until the learning rate is --lr", at_least(0))
+    option("lora", 0, "rank of adapters of peft, which are trained alone; 0: the whole model is trained", at_least(0))
     option("targets", None, "modules with adapters, by commas, or all-linear; peft has a list for each family", str)
-    option("dtype", "float32", "of the weights, such as bfloat16; adapters are float32")
-    option("held-out", 0.1, "share of the chats for evaluation")
-    option("every", 20, "steps between two evaluations, and between two checkpoints")
-    option("seed", 1, "of the order of the rows, dropout and new adapters")
-    parser.add_argument("--schedule", choices=["linear", "cosine"], default="linear", help="of the learning rate")
+    option("dtype", "float32", "of the weights; adapters are float32", choices=["float32", "bfloat16", "float16", "float64"])
+    option("held-out", 0.1, "share of the chats for evaluation, below 1", at_least(0, float))
+    option("every", 20, "steps between two evaluations, and between two checkpoints", at_least(1))
+    option("seed", 1, "of the order of the rows, dropout and new adapters", at_least(0))
+    option("schedule", "linear", "of the learning rate", choices=["linear", "cosine"])
     parser.add_argument("--pack", action="store_true", help="several chats in a row, which do not see each other")
     parser.add_argument("--merge", action="store_true", help="save the whole model instead of the adapter")
     parser.add_argument("--checkpointing", action="store_true", help="compute the activations of layers anew in backward")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the job reference")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.held_out >= 1:
+        parser.error(f"argument --held-out: expected less than 1, got {given.held_out:g}")
+    if given.merge and not given.lora:
+        parser.error("argument --merge: expected --lora beside it")
+    for setting in given.set:
+        if "=" not in setting:
+            parser.error(f"argument --set: expected KEY=VALUE, got {setting}")
+    return given
+
+
+def at_least(least, kind=int):
+    def number(text):
+        value = kind(text)
+        if not least <= value < math.inf:
+            raise argparse.ArgumentTypeError(f"expected a number >= {least}, got {text}")
+        return value
+
+    return number
 
 
 def tokens_of(chat, tokenizer, length):
     """Token ids, and as labels those that the assistant speaks."""
     messages = chat["messages"]
+    if not isinstance(messages, list):
+        raise TypeError("the messages are no list")
     if MARKERS.search(tokenizer.chat_template):
         found = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
         ids, spoken = found["input_ids"], found["assistant_masks"]
@@ -99,19 +119,30 @@ def tokens_of(chat, tokenizer, length):
     return ids[:length], [i if s else IGNORED for i, s in zip(ids, spoken)][:length]
 
 
+def read_rows(source):
+    """The lines of a file, or the rows of a data set."""
+    if pathlib.Path(source).is_file():
+        try:
+            with open(source, encoding="utf-8") as lines:
+                return list(lines)
+        except UnicodeDecodeError as e:
+            sys.exit(f"{source}: expected JSONL in UTF-8, got {e}")
+    try:
+        import datasets
+    except ImportError:
+        sys.exit(f"{source}: expected a file, found none; for a data set of the hub, install the package datasets")
+    return datasets.load_dataset(source, split="train")
+
+
 def read_chats(source, tokenizer, length):
     """Tokens and labels of all chats with an answer."""
-    if pathlib.Path(source).is_file():
-        rows = pathlib.Path(source).read_text().splitlines()
-    else:
-        import datasets
-
-        rows = datasets.load_dataset(source, split="train")
     chats = []
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(read_rows(source), 1):
+        if row == "\n":
+            continue
         try:
             chats.append(tokens_of(json.loads(row) if isinstance(row, str) else row, tokenizer, length))
-        except (ValueError, KeyError, TypeError) as e:
+        except Exception as e:  # also what the chat template raises
             sys.exit(f'{source}:{number}: expected {{"messages": [...]}}, got {type(e).__name__}: {e}')
     chats = [(ids, labels) for ids, labels in chats if any(label != IGNORED for label in labels[1:])]
     if len(chats) < 2:
@@ -150,9 +181,9 @@ def load(given):
     """All parts, of which those of this process have weights."""
     dtype = getattr(torch, given.dtype)
     parts = rrfp.from_pretrained(given.model, WORLD if WORLD > 1 else given.stages, dtype=dtype)
-    names, seen = [], set()  # of the weights of each part; a tied head is saved once, with the embedding
+    names, seen = [], set()  # of what is saved of each part; a tied head is saved once, with the embedding
     for part in parts:
-        names.append([n for n in map(part.name_of_parameter, dict(part.named_parameters())) if n not in seen])
+        names.append([n for n in map(part.name_of_parameter, saved_tensors(part)) if n not in seen])
         seen.update(names[-1])
     own = {i: part.load() for i, part in enumerate(parts) if WORLD == 1 or i == RANK}
     for part in own.values() if given.checkpointing else ():
@@ -160,17 +191,26 @@ def load(given):
     return own, names, add_adapters(own.values(), given) if given.lora else None
 
 
+def saved_tensors(part):
+    """Parameters and persistent buffers by their names; a parameter that two modules share once."""
+    first = {id(p): name for name, p in part.named_parameters()}
+    return {name: value for name, value in part.state_dict(keep_vars=True).items() if first.get(id(value), name) == name}
+
+
 def add_adapters(parts, given):
     import peft
 
     targets = given.targets if given.targets in (None, "all-linear") else given.targets.split(",")
     config = peft.LoraConfig(r=given.lora, lora_alpha=2 * given.lora, target_modules=targets, task_type="CAUSAL_LM")
+    failures = []
     for part in parts:
         own = copy.copy(config)  # peft puts the names in the part into it
+        absent = [name for name, m in part.model.named_modules() if type(m).__name__ == "Absent"]  # here
+        own.exclude_modules = [name for name in absent if name.rpartition(".")[2] in (targets or [])] or None
         try:
             peft.inject_adapter_in_model(own, part.model)
         except ValueError as e:
-            sys.exit(f"--targets: nothing to train in layers {part.first} to {part.end - 1}: {e}")
+            failures.append(f"layers {part.first} to {part.end - 1}: {e}")
         for name, p in part.named_parameters():
             p.requires_grad_("lora_" in name)
             if "lora_" in name:  # Small steps would be lost in bfloat16.
@@ -178,6 +218,11 @@ def add_adapters(parts, given):
             if "lora_A" in name:  # random numbers that depend neither on the cut nor on the other processes
                 generator = torch.Generator().manual_seed(given.seed + zlib.crc32(name.encode()))
                 torch.nn.init.kaiming_uniform_(p, math.sqrt(5), generator=generator)
+    of_all = [failures] * WORLD
+    if WORLD > 1:
+        dist.all_gather_object(of_all, failures)
+    if all(len(failures) == (len(parts) if WORLD == 1 else 1) for failures in of_all):
+        sys.exit(f"--targets: nothing to train in {of_all[0][0]}")
     config.base_model_name_or_path = given.model
     config.target_modules = targets or own.target_modules
     return config
@@ -186,7 +231,7 @@ def add_adapters(parts, given):
 def weights_of(part, names):
     """The weights of the part by their names in the whole model, with adapters merged in."""
     weights = {}
-    for name, p in part.named_parameters():
+    for name, p in saved_tensors(part).items():
         owner, is_adapted, leaf = name.partition(".base_layer.")
         whole = part.name_of_parameter(f"{owner}.{leaf}" if is_adapted else name)
         if whole in names:
@@ -215,15 +260,23 @@ def save(out, best, parts, names, given, tokenizer, adapters):
             save_file(weights_of(part, names[index]), folder / file_of(index), {"format": "pt"})
         if RANK == 0:
             parts[0].model.config.save_pretrained(folder)
+            if parts[0].model.can_generate():
+                parts[0].model.generation_config.save_pretrained(folder)
             weight_map = {name: file_of(index) for index, own in enumerate(names) for name in own}
             (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     if WORLD > 1:
         dist.barrier()
     if RANK == 0:
         tokenizer.save_pretrained(folder)
-        (folder / "best.json").write_text(json.dumps(best))
+        (folder / "best.json").write_text(json.dumps(best))  # the last file: with it the folder is complete
+        take_over(out)
+
+
+def take_over(out):
+    """Makes a complete OUT/best.new the best one, also after an interruption."""
+    if (out / "best.new/best.json").exists():
         shutil.rmtree(out / "best", ignore_errors=True)
-        folder.rename(out / "best")
+        (out / "best.new").rename(out / "best")
 
 
 def summary_writer(folder):
@@ -243,12 +296,16 @@ def main():
     held_rows, rows = rows_of(chats[:held]), rows_of(chats[held:])
     steps_per_epoch = math.ceil(len(rows) / given.batch)
     steps = given.steps or math.ceil(given.epochs * steps_per_epoch)
+    if steps == 0:
+        sys.exit("--epochs: expected more than 0 steps")
 
     if WORLD > 1:
         dist.init_process_group("gloo")
     parts, names, adapters = load(given)
-    if given.pack and any(part.model._is_stateful for part in parts.values()):
-        sys.exit("--pack: expected a model with attention alone, got one with a state that the chats of a row would share")
+    vocabulary = next(iter(parts.values())).model.config.get_text_config(decoder=True).vocab_size
+    highest = max(max(ids) for ids, _ in chats)
+    if highest >= vocabulary:
+        sys.exit(f"{given.model}: expected token ids below {vocabulary}, the size of its embedding, got {highest}")
     settings = {"checkpoint.dir": str(given.out / "checkpoint"), "checkpoint.every": given.every}
     pipe = rrfp.Pipeline(
         list(parts.values()) if WORLD == 1 else parts[RANK],
@@ -273,18 +330,45 @@ def main():
         kind(*inputs, list(targets) if RANK == WORLD - 1 else None, return_outputs=False)
         return pipe.last.loss, pipe.last.count
 
+    def keeps_chats_apart():
+        """Whether the loss of the second chat of a row is the same to the last bit after two different first ones."""
+        second = [at % vocabulary for at in range(3, 11)]
+        rows = [[([at % vocabulary] * 8, [IGNORED] * 8), (second, second)] for at in (1, 2)]
+        ids, positions, targets = zip(*(tensors_of([rows[i % 2]]) for i in range(max(2, given.microbatches))))
+        inputs = (list(ids), [{"position_ids": p} for p in positions]) if RANK == 0 else (None, None)
+        pipe.eval_microbatches(*inputs, list(targets) if RANK == WORLD - 1 else None, return_outputs=False)
+        return len(set(pipe.last.losses)) == 1
+
     def held_out_loss():
         batches = [held_rows[at : at + given.batch] for at in range(0, len(held_rows), given.batch)]
         losses = [run(pipe.eval_microbatches, batch) for batch in batches]
         return sum(loss * count for loss, count in losses) / sum(count for _, count in losses)
 
+    def evaluate(step):
+        """The held-out loss; saves the model if it is the lowest so far."""
+        nonlocal best
+        found = held_out_loss()
+        if found < best:
+            best = found
+            save(given.out, {"loss": best, "step": step}, parts, names, given, tokenizer, adapters)
+        return found
+
     with pipe:
+        if given.pack and not keeps_chats_apart():
+            sys.exit("--pack: expected a model that keeps the chats of a row apart by their positions; in this one they see each other")
         schedulers = [
             transformers.get_scheduler(given.schedule, o, given.warmup, steps, {"last_epoch": pipe.steps - 1})
             for o in pipe.optimizers
         ]
+        if RANK == 0:
+            take_over(given.out)
+        if WORLD > 1:
+            dist.barrier()
         kept = given.out / "best/best.json"
         best = json.loads(kept.read_text())["loss"] if pipe.steps and kept.exists() else math.inf
+        is_due = lambda step: step % given.every == 0 or step == steps
+        if pipe.steps and is_due(pipe.steps):
+            evaluate(pipe.steps)  # which an interruption may have left out
         writer = summary_writer(given.out / "logs") if pipe.leads else None
         if pipe.leads:
             print(f"{len(rows)} rows, {steps_per_epoch} steps an epoch, {steps} steps, after step {pipe.steps}")
@@ -298,13 +382,10 @@ def main():
             ms, bubble, evaluated = pipe.last.ms, pipe.last.bubble, f"{'':>9} {'':>10}"
             for scheduler in schedulers:
                 scheduler.step()
-            if (step + 1) % given.every == 0 or step + 1 == steps:
-                found = held_out_loss()
+            if is_due(step + 1):
+                found = evaluate(step + 1)
                 figures.update({"eval/loss": found, "eval/perplexity": math.exp(found)})
                 evaluated = f"{found:9.6f} {math.exp(found):10.4g}"
-                if found < best:
-                    best = found
-                    save(given.out, {"loss": best, "step": step + 1}, parts, names, given, tokenizer, adapters)
             for name, value in figures.items() if writer else ():
                 writer.add_scalar(name, value, step + 1)
             if pipe.leads:

@@ -109,7 +109,12 @@ class Model:
         if self.optimizer is None or not parameters:
             return JobOptimizer(parameters, self.job)
         with _named("optimizer"):
-            made = self.optimizer(Parameters(parameters, names))
+            try:
+                made = self.optimizer(Parameters(parameters, names))
+            except ValueError:
+                if any(p.requires_grad for p in parameters):
+                    raise
+                return Optimizer(None, parameters)  # It takes those that are trained, and there are none.
             if not hasattr(made, "step"):
                 raise TypeError(f"expected the function to return an optimizer of torch.optim, got {text_of(made)}")
         return Optimizer(made, parameters)

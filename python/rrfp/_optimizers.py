@@ -23,18 +23,22 @@ class Parameters(list):
 
 
 class Optimizer:
-    """One of torch.optim, or anything with step(); with `state` like those of torch.optim it is saved."""
+    """One of torch.optim, or anything with step(); with `state` like those of torch.optim it is saved. None: there was
+    nothing to train."""
 
     def __init__(self, made, parameters):
         self.made = made
         self.parameters = parameters
 
     def of_program(self):
-        return [self.made]
+        return [] if self.made is None else [self.made]
 
     def step(self, lr):
         """`lr` is that of the settings; the program's own optimizer has its own."""
-        self.made.step()
+        if self.made is not None:
+            self.made.step()
+        elif any(p.grad is not None for p in self.parameters):
+            raise RuntimeError("a part has no optimizer: all its parameters were frozen when the pipeline opened")
 
     def state(self):
         """(index of the parameter, name, tensor) of each state, and of the numbers of its group."""

@@ -31,4 +31,8 @@ def simulate(job=None, *, settings=None, steps=1):
     example {"pipeline.stages": 8, "pipeline.microbatches": 32, "dispatch.policy": "bfw", "jitter.compute": "lognormal"}.
     """
     path = None if job is None else os.fspath(job)
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps: expected an integer >= 1, got {steps!r}")
+    if not isinstance(settings, (dict, type(None))):
+        raise TypeError(f"settings: expected a dict with keys of a job, got {type(settings).__name__}")
     return Simulation(**called(lambda lines: _runtime.simulate(path, lines, steps), settings or {}))

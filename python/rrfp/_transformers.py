@@ -11,10 +11,13 @@ import copy
 import dataclasses
 import functools
 import inspect
+import math
 import os
 import re
 import statistics
 import time
+from collections.abc import Iterable
+from numbers import Real
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -128,10 +131,10 @@ class TransformerPart(torch.nn.Module):
             kwargs["inputs_embeds"] = hidden.new_zeros(shape)
             layers[self.first - 1].arrived = hidden
         output = self.model(**kwargs, use_cache=False)
-        if self.is_last:
-            result = _logits_of(output)
-        else:
-            result = layers[self.end].passed
+        result = _logits_of(output) if self.is_last else layers[self.end].passed
+        for i in (self.first - 1, self.end):
+            if 0 <= i < self.anatomy.count and layers[i].passed is None:
+                raise TypeError(_refusal(self.model, f"its forward skipped layer {i}"))
         for layer in layers:
             if isinstance(layer, AbsentLayer):
                 layer.arrived = layer.passed = None
@@ -144,6 +147,7 @@ class TransformerPart(torch.nn.Module):
         if self._load is not None:
             self._hold(self._load(self))
             self._load = None
+            self.train(self.training)
         return self
 
     def name_of_parameter(self, name):
@@ -167,9 +171,9 @@ class TowerPart(TransformerPart):
 
     def forward(self, hidden, attention_mask=None, position_ids=None, made=None, **inputs):
         inputs = {name: value for name, value in inputs.items() if value is not None and self.is_first}
-        known = inspect.signature(type(_without_adapters(self.model)).forward).parameters if inputs else ()
-        for name in inputs.keys() - known:
-            raise TypeError(f"{self.model.config.model_type}: it takes no argument '{name}'")
+        known = inspect.signature(type(_without_adapters(self.model)).forward).parameters.keys() if inputs else set()
+        for name in inputs.keys() - (known - _OF_DECODERS):
+            raise TypeError(f"{self.model.config.model_type}: a pipeline takes no argument '{name}'")
         self._has_inputs, self._made = bool(inputs), made
         result = self._run(hidden, attention_mask, position_ids, inputs)
         made, self._made = self._made, None
@@ -220,6 +224,7 @@ def from_transformers(model, stages, costs=None):
                 microbatches = [part.eval()(hidden).clone() for hidden in microbatches]
         if not all(map(torch.equal, microbatches, logits)):
             raise _Refused("its parts do not give the logits of the whole model")
+    _take_modes(model, parts)
     return parts
 
 
@@ -277,16 +282,24 @@ def measure_layers(model, ids, repetitions=5):
     return [statistics.median(times) for times in zip(*runs[1:])]
 
 
+#: Arguments that act in the decoder or after it, for which the first part alone would take them.
+_OF_DECODERS = {"inputs_embeds", "past_key_values", "use_cache", "cache_position", "labels", "logits_to_keep"}
+_OF_DECODERS |= {"output_attentions", "output_hidden_states", "output_router_logits", "return_dict"}
 _ENCODER_DECODER = "it is an encoder-decoder, whose decoder needs the encoder's output in every layer"
 _ROUTER_LOSS = "it adds a router loss (config.output_router_logits), for which its last layer needs those of all parts"
 
 
 def _cut(model, anatomy, stages, costs, load=None):
     layers = anatomy.count
-    if not 1 <= stages <= layers:
-        raise ValueError(f"stages: expected 1 to {layers}, the number of layers, got {stages}")
+    if isinstance(stages, bool) or not isinstance(stages, int) or not 1 <= stages <= layers:
+        raise ValueError(f"stages: expected 1 to {layers}, the number of layers, got {stages!r}")
+    around = [model.get_submodule(name) if name else model for name in _path(anatomy.layers)]
+    if stages > 1 and any(getattr(module, "layerdrop", 0) for module in around):
+        raise _Refused("it skips layers at random (layerdrop)")
     cuts = [layers * i // stages for i in range(stages + 1)]
     if costs is not None:
+        if not isinstance(costs, Iterable) or not all(isinstance(c, Real) and 0 <= c < math.inf for c in costs):
+            raise ValueError(f"costs: expected a list of finite numbers >= 0, got {costs!r}")
         if len(costs) != layers + 1:
             raise ValueError(f"costs: expected {layers + 1}, one per layer and one for the rest, got {len(costs)}")
         cuts = _balanced([*costs[:-2], costs[-2] + costs[-1]], stages)
@@ -316,6 +329,8 @@ def _without_adapters(model):
 
 
 def _check_is_causal(model):
+    if hasattr(model, "_orig_mod"):
+        raise TypeError("from_transformers: expected a model without torch.compile(): compile its parts")
     outputs = getattr(model, "get_output_embeddings", None)
     if outputs is None or outputs() is None:
         raise TypeError(f"from_transformers: expected a causal language model, got {type(model).__name__}")
@@ -348,6 +363,14 @@ def _as_it_was(model):
         finally:
             for module, training in modes.items():
                 module.training = training
+
+
+def _take_modes(model, parts):
+    """Modules of the parts that are copies get the modes of those of the model."""
+    modes = {name: module.training for name, module in model.named_modules(remove_duplicate=False)}
+    for part in parts:
+        for name, module in part.named_modules(remove_duplicate=False):
+            module.training = modes.get(name.partition(".")[2], model.training)
 
 
 def _few_ids(model):

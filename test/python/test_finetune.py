@@ -219,6 +219,100 @@ def test_adapters_of_a_model_in_bfloat16(folder, program):
     assert all(map(torch.equal, merged.state_dict().values(), model.merge_and_unload().state_dict().values()))
 
 
+def test_buffers_and_settings_of_generation_are_saved(folder, program):
+    model = transformers.AutoConfig.for_model(
+        "deepseek_v3", vocab_size=301, hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=4, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1,
+        q_lora_rank=16, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=8, first_k_dense_replace=1,
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(model)
+    biases = [value for name, value in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    assert len(biases) == 3
+    for bias in biases:
+        bias.copy_(torch.randn(4))
+    model.generation_config.update(temperature=0.6, do_sample=True, eos_token_id=[2, 7])
+    model.save_pretrained(folder / "experts")
+    transformers.AutoTokenizer.from_pretrained(folder / "model").save_pretrained(folder / "experts")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["finetune.py", *arguments(folder, "of experts", "--steps=1")])
+        sys.argv[1] = str(folder / "experts")
+        program.main()
+    saved = model_of(folder / "of experts/best")
+    now = [value for name, value in saved.named_buffers() if name.endswith("e_score_correction_bias")]
+    assert all(map(torch.equal, now, biases))
+    assert saved.generation_config.temperature == 0.6 and saved.generation_config.eos_token_id == [2, 7]
+
+
+def test_an_evaluation_that_an_interruption_left_out_is_made(folder, program):
+    rows = run(program, folder, "all", "--steps=6", "--every=3")
+    best = json.loads((folder / "all/best/best.json").read_text())
+    assert run(program, folder, "cut", "--steps=6", "--every=3") == rows
+    (folder / "cut/best").rename(folder / "cut/best.new")  # as after the last file, before it replaces the last best
+    assert run(program, folder, "cut", "--steps=6", "--every=3") == []
+    assert json.loads((folder / "cut/best/best.json").read_text()) == best
+    for path in (folder / "cut/best").iterdir():  # as before the evaluation
+        path.unlink()
+    assert run(program, folder, "cut", "--steps=6", "--every=3") == []
+    assert json.loads((folder / "cut/best/best.json").read_text()) == best
+    assert same_weights(folder / "cut/best", model_of(folder / "all/best").state_dict())
+
+
+def test_chats_that_see_each_other_are_not_packed(folder, program):
+    config = transformers.BloomConfig(vocab_size=301, hidden_size=32, n_layer=2, n_head=4)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder / "bloom")
+    transformers.AutoTokenizer.from_pretrained(folder / "model").save_pretrained(folder / "bloom")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit, match="^--pack: expected a model that keeps the"):
+        patch.setattr(sys, "argv", ["finetune.py", *arguments(folder, "seen", "--pack")])
+        sys.argv[1] = str(folder / "bloom")
+        program.main()
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--every=0", "argument --every: expected a number >= 1, got 0"),
+        ("--length=-5", "argument --length: expected a number >= 2, got -5"),
+        ("--held-out=1", "argument --held-out: expected less than 1, got 1"),
+        ("--epochs=nan", "argument --epochs: expected a number >= 0, got nan"),
+        ("--merge", "argument --merge: expected --lora beside it"),
+        ("--set=foo", "argument --set: expected KEY=VALUE, got foo"),
+        ("--dtype=int8", "argument --dtype: invalid choice: 'int8'"),
+    ],
+)
+def test_wrong_options_are_refused(folder, program, capsys, option, told):
+    with pytest.raises(SystemExit) as ended:
+        run(program, folder, "wrong", option)
+    assert ended.value.code == 2 and told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b'{"messages": "hi"}\n', ':1: expected {"messages": [...]}, got TypeError: the messages are no list'),
+        (b"\n[1, 2]\n", ':2: expected {"messages": [...]}, got TypeError: list indices must be'),
+        (b"\xff\xfe\n", ": expected JSONL in UTF-8, got 'utf-8' codec can't decode byte 0xff"),
+        (json.dumps(CHATS[0], ensure_ascii=False).replace("What", "\u2028").encode() + b"\n\n", ": expected at least 2 chats"),
+        (None, ": expected a file, found none; for a data set of the hub, install the package datasets"),
+    ],
+)
+def test_wrong_chats_are_refused(folder, program, text, told):
+    path = folder / "chats/wrong.jsonl"
+    path.unlink(missing_ok=True)
+    if text is not None:
+        path.write_bytes(text)
+    elif importlib.util.find_spec("datasets"):
+        pytest.skip("the package datasets is installed")
+    with pytest.raises(SystemExit, match=re.escape(f"{path}{told}")):
+        run(program, folder, "wrong", chats="chats/wrong.jsonl")
+
+
+def test_modules_of_one_part_alone_may_have_adapters(folder, program):
+    pytest.importorskip("peft")
+    rows = run(program, folder, "head", "--lora=4", "--targets=lm_head")
+    assert rows == run_processes(folder, "head of processes", "--lora=4", "--targets=lm_head")
+    assert float(rows[-1][1]) < float(rows[0][1])
+
+
 def test_modules_that_are_not_there_are_an_error(folder, program):
     pytest.importorskip("peft")
     with pytest.raises(SystemExit, match="--targets: nothing to train in layers 0 to 1: Target modules .*nowhere"):

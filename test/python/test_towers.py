@@ -126,6 +126,13 @@ def test_training_equals_that_of_the_whole_model(name, tmp_path):
         assert stages == "loaded" or equal([trained], [plain])
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_arguments_of_the_decoder_are_refused(name):
+    parts = rrfp.from_transformers(make(MODELS[name][0]), 2)
+    with pytest.raises(TypeError, match="a pipeline takes no argument 'logits_to_keep'"):
+        parts[0](torch.randint(3, 90, (2, 8)), logits_to_keep=1)
+
+
 def test_a_model_that_gives_images_to_its_layers_is_refused_when_they_come():
     parts = rrfp.from_transformers(make(qwen3_vl), 2)
     with rrfp.Pipeline(parts, loss_fn, 4, optimizer=adam) as pipe:
@@ -140,7 +147,7 @@ def test_a_model_that_gives_images_to_its_layers_is_refused_when_they_come():
 def test_arguments_that_a_model_does_not_have_are_refused():
     ids = torch.ones(4, 8, dtype=torch.int64)
     with rrfp.Pipeline(rrfp.from_transformers(make(llava), 2), loss_fn, 2, optimizer=adam) as pipe:
-        with pytest.raises(rrfp.Error, match="TypeError: llava: it takes no argument 'pixel_valuess'"):
+        with pytest.raises(rrfp.Error, match="TypeError: llava: a pipeline takes no argument 'pixel_valuess'"):
             pipe.step(ids, target=ids, pixel_valuess=ids)
 
 

@@ -389,7 +389,69 @@ def test_the_layer_of_clip_that_llava_does_not_use_stays(way):
     assert equal([unused], [before])
 
 
+def test_the_modes_of_modules_stay_and_loaded_parts_train(tmp_path):
+    model = make("gpt2", attn_pdrop=0.5, resid_pdrop=0.5)
+    model.save_pretrained(tmp_path)
+    assert all(module.training for part in rrfp.from_pretrained(tmp_path, 2) for module in part.load().modules())
+    model.train()
+    model.transformer.h[1].eval()
+    frozen = {module for layer in (model.transformer.h[1],) for module in layer.modules()}
+    for part in rrfp.from_transformers(model, 2):
+        own = [module for module in part.modules() if "Absent" not in type(module).__name__]
+        assert all(module.training == (module not in frozen) for module in own)
+
+
+def test_the_optimizer_of_a_part_with_nothing_to_train_may_refuse():
+    model = make("llama")
+    for module in (model.model.embed_tokens, model.model.layers[0], model.model.layers[1]):
+        module.requires_grad_(False)
+    plain = copy.deepcopy(model).train()
+    trained = lambda parameters: adam([p for p in parameters if p.requires_grad])
+    losses = []
+    with rrfp.Pipeline(rrfp.from_transformers(model, 2), loss_fn, 1, optimizer=trained) as pipe:
+        assert len(pipe.optimizers) == 1
+        for _ in range(2):
+            pipe.step(ids_of(1), target=ids_of(1), losses=losses)
+        state = pipe.state_dict()
+        pipe.load_state_dict(state)
+        model.model.layers[0].requires_grad_(True)
+        with pytest.raises(rrfp.Error, match="a part has no optimizer: all its parameters were frozen when"):
+            pipe.step(ids_of(1), target=ids_of(1))
+        pipe.close()
+    optimizer = trained(plain.parameters())
+    for found in losses:
+        loss = loss_fn(plain(input_ids=ids_of(1), use_cache=False).logits, ids_of(1))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert loss.item() == found.item()
+
+
+def test_layers_that_are_skipped_are_refused():
+    config = transformers.OPTConfig(
+        hidden_size=32, num_hidden_layers=4, ffn_dim=64, num_attention_heads=4, vocab_size=97, word_embed_proj_dim=32, layerdrop=0.2
+    )
+    model = transformers.OPTForCausalLM(config)
+    with pytest.raises(TypeError, match=r"opt \(OPTForCausalLM\) cannot be cut: it skips layers at random \(layerdrop\)"):
+        rrfp.from_transformers(model, 2)
+    assert len(rrfp.from_transformers(model, 1)) == 1
+    model.model.decoder.layerdrop = 0
+    first, second = rrfp.from_transformers(model, 2)
+    model.train()
+    first.model.model.decoder.layerdrop = second.model.model.decoder.layerdrop = 1.0
+    with pytest.raises(TypeError, match="its forward skipped layer 2"):
+        first.train()(ids_of(1))
+
+
 def test_what_cannot_be_cut_is_refused():
+    for stages in ("2", 2.0, None, True):
+        with pytest.raises(ValueError, match="stages: expected 1 to 4, the number of layers, got"):
+            rrfp.from_transformers(make("llama"), stages)
+    for costs in (5, ["a"] * 5, [1, 1, 1, 1, float("nan")], [1, 1, 1, 1, -1]):
+        with pytest.raises(ValueError, match="costs: expected a list of finite numbers >= 0, got"):
+            rrfp.from_transformers(make("llama"), 2, costs)
+    with pytest.raises(TypeError, match="expected a model without torch.compile"):
+        rrfp.from_transformers(torch.compile(make("llama")), 2)
     with pytest.raises(ValueError, match="stages: expected 1 to 4, the number of layers, got 5"):
         rrfp.from_transformers(make("llama"), 5)
     with pytest.raises(TypeError, match="expected a causal language model, got Linear"):
