@@ -179,29 +179,35 @@ def _walk(roots, targets):
 
 
 class Again:
-    """A second half that runs the whole backward once more, for the weights alone, or for `beside` as well."""
+    """A second half that runs the whole backward once more, for all leaves but the inputs, or for `beside` as well."""
 
-    def __init__(self, outputs, grads, weights, beside):
+    def __init__(self, outputs, grads, weights, beside, retained):
         self._pairs = outputs, grads
         self._weights = weights
         self._beside = beside
+        self._retained = retained
 
     def run(self):
+        for v in self._retained:
+            v.grad = None  # It comes once more.
         if self._pairs[0]:
             torch.autograd.backward(*self._pairs, inputs=self._weights + self._beside)
         for v in self._beside:
             v.grad = None
-        self._pairs, self._beside = ([], []), []
+        self._pairs, self._beside, self._retained = ([], []), [], []
 
     def shares(self):
         return self._pairs[1]
 
 
-def again(outputs, grads, inputs, weights):
-    """As split(), for a graph that cannot be cut."""
+def again(outputs, grads, inputs, retained):
+    """As split(), for a graph that cannot be cut. `retained`: its tensors with a gradient of their own."""
     order, _ = _walk([o.grad_fn for o in outputs if o.grad_fn is not None], ())
-    beside = [v for v in inputs if v.requires_grad] if any(map(_fails_alone, order)) else []
-    return _input_grads(outputs, grads, inputs), Again(outputs, grads, weights, beside)
+    wanted = [v for v in inputs if v.requires_grad]
+    beside = wanted if any(map(_fails_alone, order)) else []
+    leaves = [node.variable for node in order if hasattr(node, "variable")]
+    weights = [leaf for leaf in leaves if all(leaf is not v for v in wanted)]
+    return _input_grads(outputs, grads, inputs), Again(outputs, grads, weights, beside, retained)
 
 
 def leaves_of(outputs):

@@ -7,6 +7,7 @@ import torch
 
 _thread = threading.local()
 register_hook = torch.Tensor.register_hook
+_retain_grad = torch.Tensor.retain_grad
 _enter_hooks = torch.autograd.graph.saved_tensors_hooks.__enter__
 
 
@@ -21,14 +22,35 @@ def _count_hook_of_tensor(self, hook):
     return register_hook(self, hook)
 
 
+def _count_retained_grad(self):
+    if self.grad_fn is not None:
+        _thread.hooks = hooks_entered() + 1
+        getattr(_thread, "retained", []).append(self)
+    return _retain_grad(self)
+
+
 torch.autograd.graph.saved_tensors_hooks.__enter__ = _count_hooks
 torch.Tensor.register_hook = _count_hook_of_tensor
+torch.Tensor.retain_grad = _count_retained_grad
 
 
 def hooks_entered():
     """How often this thread has entered hooks on saved tensors, as torch.utils.checkpoint does, or has put hooks on
-    tensors of a graph. A backward in two halves would call them twice."""
+    tensors of a graph, as retain_grad() does. A backward in two halves would call them twice."""
     return getattr(_thread, "hooks", 0)
+
+
+def note_retained():
+    """A list to which this thread adds the tensors of graphs whose gradient is retained from now on."""
+    _thread.retained = []
+    return _thread.retained
+
+
+def has_multi_grad_hook(parameter):
+    """Whether it has one of torch.autograd.graph.register_multi_grad_hook()."""
+    own = torch.autograd.graph.__file__
+    hooks = getattr(parameter, "_backward_hooks", None) or {}
+    return any(getattr(getattr(hook, "__code__", None), "co_filename", None) == own for hook in hooks.values())
 
 
 def is_compiled(module):

@@ -7,7 +7,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from . import _backward
-from ._modules import hooks_entered, is_compiled
+from ._modules import has_multi_grad_hook, hooks_entered, is_compiled, note_retained
 
 
 class Part:
@@ -42,8 +42,9 @@ class Part:
         parameters = list(self.module.parameters()) if trains else []  # those of a step stay the same
         self._slots = self.gradient_slots(parameters)
         self._unset = [slot for slot in self._slots if slot.value() is None]
-        # Compilation makes both halves one.
-        self._may_split = trains and (self._splits is True or self._splits == "auto" and not is_compiled(self.module))
+        # Compilation makes both halves one, and hooks on several gradients want them from one backward.
+        is_whole = any(map(has_multi_grad_hook, parameters)) or self._splits == "auto" and is_compiled(self.module)
+        self._may_split = trains and self._splits in (True, "auto") and not is_whole
         if any(map(may_have_hooks_of_accumulation, parameters)):
             # Such hooks see the gradients of earlier microbatches, and may change parameters, which the versions show.
             # In the first step the values are compared, too: a change through .data has no version.
@@ -56,14 +57,14 @@ class Part:
 
         inputs: the tensors that arrived for it. again: whether backward runs compute() anew; nothing is held before.
         """
-        before = hooks_entered()
+        before, retained = hooks_entered(), note_retained()
         outputs, result = compute(False)
         if self.trains:
             flight = self._flights[mb] = _Flight(inputs)
             if again:
                 flight.compute = compute
             else:
-                flight.outputs, flight.has_hooks = outputs, hooks_entered() != before
+                flight.outputs, flight.has_hooks, flight.retained = outputs, hooks_entered() != before, retained
         return result
 
     def backward(self, mb, grads, is_whole, folds):
@@ -72,14 +73,15 @@ class Part:
         trial = self._trial
         begun = trial and trial.now(self.device)
         if flight.compute is not None and any(g is not None for g in grads):
-            before = hooks_entered()
+            before, flight.retained = hooks_entered(), note_retained()
             flight.outputs, _ = flight.compute(True)
             flight.has_hooks = hooks_entered() != before
         outputs, grads = _matching(flight.outputs, grads)
         inputs = flight.inputs
         flight.outputs = flight.inputs = flight.compute = None
         is_turn = not self.is_exact or mb == self._turn and not self.on_fold
-        found = None if is_whole and is_turn else self._early(flight, outputs, grads, inputs, is_whole)
+        is_early = not is_turn or not is_whole and not flight.has_hooks
+        found = self._early(flight, outputs, grads, inputs, is_whole) if is_early else None
         if found is None:
             backward = (outputs, grads, inputs)
             found = _backward.full(*backward) if is_turn else self._full_apart(flight, *backward)
@@ -144,7 +146,7 @@ class Part:
             self._splits = self._may_split = False
             self._trial = None
         if is_hooked:
-            found, flight.late = _backward.again(outputs, grads, inputs, [p for p, *_ in self._versions if p.requires_grad])
+            found, flight.late = _backward.again(outputs, grads, inputs, flight.retained)
             return found
         return None
 
@@ -217,14 +219,15 @@ def _are_equal(parameter, value):
 class _Flight:
     """A microbatch between its F and the end of its W."""
 
-    __slots__ = ("inputs", "outputs", "compute", "has_hooks", "is_split", "is_added", "late", "grads", "lent", "ns")
+    __slots__ = ("inputs", "outputs", "compute", "has_hooks", "retained", "is_split", "is_added", "late", "grads", "lent",
+                 "ns")  # fmt: skip
 
     def __init__(self, inputs):
         self.inputs = inputs
         self.outputs = ()
         self.compute = self.late = None
         self.has_hooks = self.is_split = self.is_added = False
-        self.grads = self.lent = ()
+        self.grads = self.lent = self.retained = ()
         self.ns = 0
 
 

@@ -1,7 +1,7 @@
 """One process of test_processes.py. With "cases" it trains all of cases.py and saves what comes out; with "kill"
 process 1 ends in the middle of a training; with "rows" it has a target of other rows than the inputs, with "counts"
 other microbatches; with "late" it calls step() after the others have given up; with "names" both have the same;
-with "updates" it makes no update."""
+with "updates" it makes no update; with "kinds" it evaluates instead."""
 
 import os
 import signal
@@ -36,4 +36,6 @@ else:
                 os.kill(os.getpid(), signal.SIGKILL)
             n = 5 if what == "counts" and rank == 1 and step == 1 else None
             update = not (what == "updates" and rank == 1 and step == 1)
+            if what == "kinds" and rank == 1 and step == 1:
+                pipe.eval(target=y)
             pipe.step(*([x] if rank == 0 else []), target=y if rank == 1 else None, n_microbatches=n, update=update)

@@ -92,7 +92,7 @@ def plain_loop(parts, batches, make_optimizer, around=lambda step, mb, part: con
         for mb, (x, y) in enumerate(zip(inputs, targets)):
             for i, part in enumerate(parts):
                 with around(step, mb, i):
-                    x = part(*x) if isinstance(x, tuple) else part(x)
+                    x = part(*x) if isinstance(x, (tuple, list)) else part(x)
             loss = loss_fn(x, y)
             loss.backward()
             losses.append(loss.detach())
@@ -197,6 +197,19 @@ def other_options(options):
     assert time.monotonic() - begun < 30
 
 
+def other_kinds(options):
+    """The last rank evaluates what the others train."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    schedule = ReadySchedule(PipelineStage(Block(), rank, ranks, device), 4, loss_fn=loss_fn, **options)
+    call = schedule.eval if rank == ranks - 1 else schedule.step
+    try:
+        call(*([torch.zeros(8, width)] if rank == 0 else []), target=torch.zeros(8, width) if rank == ranks - 1 else None)
+    except rrfp.Error as e:
+        assert "expected step 1, as other processes have begun, got evaluation 1" in str(e), e
+    else:
+        raise AssertionError("expected an error")
+
+
 def other_rows(options):
     train(1, "loop", options, rows=[1, 7, 3, 12, 5, 2])
 
@@ -210,6 +223,80 @@ def dropout(options):
     """The plain loop draws the numbers of the schedule."""
     around = lambda step, mb, part: rrfp.keyed_generator(7, step, mb, part, device)
     train(1, "loop", options, make_blocks=lambda count: blocks(count, lambda i: Block(dropout=0.3)), around=around)
+
+
+def resumed(options):
+    """A training that resumes draws the numbers of an undisturbed one."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    inputs, targets = microbatches(0, 4)
+
+    def losses_of(first_steps):
+        part = blocks(ranks, lambda i: Block(dropout=0.3))[rank]
+        losses = []
+        for first, count in first_steps:
+            schedule = ReadySchedule(
+                PipelineStage(part, rank, ranks, device), 4, loss_fn=loss_fn, seed=7, first_step=first, **options
+            )
+            for _ in range(count):
+                found = []
+                schedule.step(
+                    arg_mbs=[(x,) for x in inputs] if rank == 0 else None,
+                    target_mbs=targets if rank == ranks - 1 else None,
+                    losses=found,
+                )
+                losses += found
+            schedule.close()
+        return [loss.item() for loss in losses]
+
+    assert losses_of([(1, 3)]) == losses_of([(1, 1), (2, 2)])
+
+
+def of_lists(options):
+    """A stage that returns a list gives the next one several arguments, as in torch's schedules."""
+
+    class Listed(Block):
+        def forward(self, x, *others):
+            return [super().forward(x, *others), x]
+
+    train(1, "loop", options, make_blocks=lambda n: blocks(n, lambda i: Block() if i == n - 1 else Listed()))
+
+
+def gradient_of_an_input(options):
+    """Also where a hook follows the accumulation of a parameter."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    part = blocks(ranks)[rank]
+    part.first.weight.register_post_accumulate_grad_hook(lambda p: None)
+    inputs, targets = microbatches(0, 4)
+    for x in inputs if rank == 0 else ():
+        x.requires_grad_()
+    schedule = ReadySchedule(PipelineStage(part, rank, ranks, device), 4, loss_fn=loss_fn, **options)
+    schedule.step(arg_mbs=[(x,) for x in inputs] if rank == 0 else None, target_mbs=targets if rank == ranks - 1 else None)
+    schedule.close()
+    whole = blocks(ranks)
+    for x, y in zip(inputs, targets):
+        again = x.detach().clone().requires_grad_()
+        h = again
+        for block in whole:
+            h = block(h)
+        loss_fn(h, y).backward()
+        assert rank != 0 or torch.equal(x.grad, again.grad)
+
+
+def compiled_loss(options):
+    """What is compiled beside the parts stays compiled, although the first step looks for collectives."""
+    runs = []
+
+    def backend(graph, inputs):
+        return lambda *args: (runs.append(1), graph(*args))[1]
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    inputs, targets = microbatches(0, 4)
+    compiled = torch.compile(torch.nn.functional.mse_loss, backend=backend)
+    schedule = ReadySchedule(PipelineStage(Block().to(device), rank, ranks, device), 4, loss_fn=compiled, **options)
+    for _ in range(2):
+        schedule.step(arg_mbs=[(x,) for x in inputs] if rank == 0 else None, target_mbs=targets if rank == ranks - 1 else None)
+    schedule.close()
+    assert len(runs) == (8 if rank == ranks - 1 else 0), runs
 
 
 def checkpointed(options):
@@ -315,6 +402,61 @@ def replicated(options):
     schedule.close()
 
 
+def replicated_experts(options):
+    """A parameter that one replica alone has used is averaged with zeros; an ignored one is left alone."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    class Experts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.experts = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(3))
+            self.ignored = torch.nn.Parameter(torch.ones(width))
+
+        def forward(self, x):
+            return self.experts[int(x[0, 0] > 0)](x) * self.ignored
+
+    mesh = init_device_mesh(device.type, (2, 2), mesh_dim_names=("pp", "dp"))
+    pp, dp = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
+    whole = blocks(2, lambda i: Experts() if i == 0 else Block())
+    part = copy.deepcopy(whole[pp])
+    if pp == 0:
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(part, ["ignored"])
+    part = DistributedDataParallel(part, process_group=mesh["dp"].get_group(), find_unused_parameters=True)
+    schedule = ReadySchedule(
+        PipelineStage(part, pp, 2, device, group=mesh["pp"].get_group()), 2, loss_fn=loss_fn, **options
+    )
+    inputs, targets = microbatches(0, 4)
+    for i, x in enumerate(inputs):
+        x[:, 0] = 1 if i < 2 else -1  # replica 0 uses the second expert, replica 1 the first one
+    mine = slice(2 * dp, 2 * dp + 2)
+    schedule.step(
+        arg_mbs=[(x,) for x in inputs[mine]] if pp == 0 else None, target_mbs=targets[mine] if pp == 1 else None
+    )
+    alone = copy.deepcopy(whole)
+    for i, (x, y) in enumerate(zip(inputs, targets)):
+        loss_fn(whole[1](whole[0](x)), y).backward()
+        if i // 2 == dp:
+            loss_fn(alone[1](alone[0](x)), y).backward()
+    for (name, a), b, c in zip(part.module.named_parameters(), whole[pp].parameters(), alone[pp].parameters()):
+        wanted = c.grad / 2 if name == "ignored" else None if b.grad is None else b.grad / 4
+        assert (a.grad is None) == (wanted is None), name
+        if wanted is not None:
+            torch.testing.assert_close(a.grad, wanted, rtol=1e-5, atol=1e-7, msg=lambda text: f"{name}: {text}")
+    schedule.close()
+    part.register_comm_hook(None, lambda state, bucket: None)
+    schedule = ReadySchedule(
+        PipelineStage(part, pp, 2, device, group=mesh["pp"].get_group()), 2, loss_fn=loss_fn, **options
+    )
+    try:
+        schedule.step(
+            arg_mbs=[(x,) for x in inputs[mine]] if pp == 0 else None, target_mbs=targets[mine] if pp == 1 else None
+        )
+    except rrfp.Error as e:
+        assert "expected no communication hook" in str(e), e
+    else:
+        raise AssertionError("expected a communication hook to be refused")
+
+
 def tensor_parallel(options, make=lambda i: Block()):
     """Two stages of two tensor-parallel ranks, with sequence parallelism if the options say so."""
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -370,6 +512,7 @@ def refused(options):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     stage = PipelineStage(Block(), rank, ranks, device)
     elsewhere = PipelineStage(Block(), rank, ranks, torch.device("meta"))
+    twin = PipelineStage(stage.submod, rank + ranks, 2 * ranks, device)
     for wrong, word in [
         ({"policy": "bwf"}, "bfw_plus"),
         ({"gradient_order": "some"}, "exact"),
@@ -377,6 +520,8 @@ def refused(options):
         ({"settings": {"dispatch.weight_pieces": 2}}, "weight_pieces"),
         ({"stages": elsewhere}, "CUDA device, got meta"),
         ({"stages": [stage, elsewhere]}, "CUDA device, got cpu, meta"),
+        ({"stages": [stage, twin]}, f"stages {rank} and {rank + ranks} share the parameter 'first.weight'"),
+        ({"first_step": 0}, "first_step: expected an integer >= 1, got 0"),
     ]:
         try:
             ReadySchedule(**{"stages": stage, "n_microbatches": 4, **wrong})
@@ -394,6 +539,13 @@ def refused(options):
             assert "got" in str(e), e
         else:
             raise AssertionError(f"expected {list(wrong)} to be refused")
+    if rank + 1 == ranks:
+        try:
+            schedule.eval(*([x] if rank == 0 else []), losses=[])
+        except ValueError as e:
+            assert "target: expected one on the rank of the last stage" in str(e), e
+        else:
+            raise AssertionError("expected losses without a target to be refused")
     schedule = ReadySchedule(stage, 4, loss_fn=lambda output, target: output - target, **options)
     x = x.to(device)
     try:

@@ -329,6 +329,42 @@ def test_hooks_of_modules_run_once_in_each_microbatch():
     assert equal(trained, plain) and sorted(calls) == sorted(expected_calls)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_retained_gradients_and_hooks_on_several_are_those_of_a_loop(way):
+    """Of intermediate values; a hook of register_multi_grad_hook() wants its gradients from one backward."""
+    kept, calls = [], []
+
+    class Keeping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+        def forward(self, x):
+            h = torch.tanh(self.first(x))
+            if h.requires_grad:
+                h.retain_grad()
+                kept.append(h)
+            return self.second(h)
+
+    def run(training):
+        torch.manual_seed(3)
+        parts = [Keeping() for _ in range(3)]
+        for part in parts:
+            parameters = list(part.parameters())
+            torch.autograd.graph.register_multi_grad_hook(
+                parameters, lambda grads: calls.append(sum(g.double().abs().sum().item() for g in grads))
+            )
+        kept.clear(), calls.clear()
+        losses = training(parts)
+        return losses, sorted(h.grad.double().sum().item() for h in kept if h.grad is not None), sorted(calls), parts
+
+    batches = [rows(step) for step in range(2)]
+    expected = run(lambda parts: train_plainly(parts, loss_fn, batches, 4))
+    found = run(lambda parts: train(parts, batches, WAYS[way]))
+    assert found[0] == expected[0] and equal(found[3], expected[3])
+    assert found[1] == expected[1] and len(found[2]) == len(expected[2]) and found[2] == expected[2]
+
+
 def test_an_optimizer_in_a_hook_is_refused():
     parts = [nn.Linear(16, 16) for _ in range(2)]
     for p in parts[0].parameters():

@@ -89,6 +89,12 @@ def test_an_update_that_another_process_does_not_make_is_refused(tmp_path):
     assert all("expected step 2 with an update, as the leading process has given" in error for error in errors), errors
 
 
+def test_an_evaluation_while_another_process_trains_is_refused(tmp_path):
+    codes, errors = ends_of_two(tmp_path, "kinds")
+    assert codes == [1, 1], errors
+    assert all("expected step 2, as other processes have begun, got evaluation 1" in error for error in errors), errors
+
+
 def test_names_that_two_processes_have_are_refused_in_both(tmp_path):
     codes, errors = ends_of_two(tmp_path, "names")
     assert codes == [1, 1], errors

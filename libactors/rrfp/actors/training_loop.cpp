@@ -233,11 +233,19 @@ void training_loop::set_hooks(session_setup& setup) {
 
 void training_loop::wait_for_batch(step_id step) {
   std::unique_lock lock{mutex_};
+  awaited_ = step;
   if (!changed_.wait_for(lock, patience_of(job_), [&] { return over_ || fed_ == step; }))
     throw std::runtime_error(
         fmt::format("this process did not get the batch of {} in time, but other processes did",
                     to_string(step)));
+  awaited_.reset();
   if (fed_ != step) throw std::runtime_error("the training is over");
+}
+
+std::optional<step_id> training_loop::begun_elsewhere() {
+  if (caller_) return caller_->unwanted_step();
+  const std::lock_guard lock{mutex_};
+  return awaited_;
 }
 
 void training_loop::close(const std::string& why) {
@@ -305,7 +313,22 @@ result<passed_step> training_loop::pass(step_purpose purpose, microbatch_counts 
   const auto other =
       purpose == step_purpose::training ? step_purpose::accumulation : step_purpose::training;
   const auto differs = [&] { return trains && summaries_.contains({other, number_of(id)}); };
-  wait_until([&] { return over_ || summaries_.contains(step) || differs(); }, look);
+  // Others may begin the next step before this process knows that this one is complete, but only
+  // for a moment.
+  constexpr std::chrono::seconds moment{5};
+  std::optional<std::chrono::steady_clock::time_point> differs_since;
+  const auto check_begun = [&] {
+    if (look) look();
+    const auto begun = begun_elsewhere();
+    if (!begun || *begun == id) return differs_since.reset();
+    const auto now = std::chrono::steady_clock::now();
+    if (!differs_since) differs_since = now;
+    if (now - *differs_since > moment && !is_over())
+      abandon(fmt::format("expected {}, as other processes have begun, got {}", to_string(*begun),
+                          to_string(id)),
+              error_kind::bad_input);
+  };
+  wait_until([&] { return over_ || summaries_.contains(step) || differs(); }, check_begun);
   std::unique_lock lock{mutex_};
   const auto at = summaries_.find(step);
   if (at == summaries_.end()) {
@@ -375,7 +398,7 @@ result<run_summary> training_loop::finish(const std::function<void()>& look) {
   wait_until([&] { return over_; },
              [&] {
                if (look) look();
-               if (caller_ && caller_->has_unwanted_step())
+               if (caller_ && caller_->unwanted_step())
                  abandon("has finished, but other processes have begun another step",
                          error_kind::failed);
              });

@@ -142,6 +142,8 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   /// prepares its batch may draw from generators that forwards would disturb. Throws after a limit,
   /// or if the run is over.
   void wait_for_batch(step_id step);
+  /// A step that other processes have begun, and for which ranks here wait.
+  std::optional<step_id> begun_elsewhere();
   /// Computes meanwhile, if this thread does. `is_done` is called with mutex_ locked, `look`
   /// without.
   void wait_until(const std::function<bool()>& is_done, const std::function<void()>& look);
@@ -180,7 +182,8 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   std::mutex mutex_;
   std::condition_variable changed_;
   session* session_ = nullptr;  ///< of the run
-  std::optional<step_id> fed_;  ///< the last step that pass() has fed
+  std::optional<step_id> fed_;      ///< the last step that pass() has fed
+  std::optional<step_id> awaited_;  ///< for whose batch ranks wait
   std::map<pass_name, step_summary> summaries_;
   bool over_ = false;
   run_result ended_;                ///< once over_

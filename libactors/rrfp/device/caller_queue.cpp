@@ -131,9 +131,9 @@ void caller_queue::want(step_id step) {
   has_caller_ = true;
 }
 
-bool caller_queue::has_unwanted_step() {
+std::optional<step_id> caller_queue::unwanted_step() {
   const std::lock_guard lock{mutex_};
-  return !has_work() && !items_.empty();
+  return has_work() || items_.empty() ? std::nullopt : items_.front().begins;
 }
 
 void caller_queue::wake() {

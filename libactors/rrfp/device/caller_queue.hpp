@@ -29,8 +29,8 @@ class caller_queue {
   /// Before run_until(): its work may begin. Work of other steps waits; other nodes may have begun
   /// the next one.
   void want(step_id step);
-  /// Whether other nodes have begun a step after the one that is wanted.
-  bool has_unwanted_step();
+  /// A step that other nodes have begun, and that is not the one that is wanted.
+  std::optional<step_id> unwanted_step();
   void wake();
 
   std::unique_ptr<device> make_device();

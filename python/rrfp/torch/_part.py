@@ -35,7 +35,7 @@ class StagePart(Part):
         super().__init__(module, stage.is_first, stage.is_last, splits, is_exact)
         self.forwards_in_order = forwards_in_order(module)
         self.mesh_of = mesh_of
-        self.seed = 0
+        self.seed = self.steps_before = 0  # for random numbers
         self.batch = None
         self._draws = Draws(self.device)
         self._is_checked = False
@@ -45,8 +45,10 @@ class StagePart(Part):
         return self._local.tensors if is_here else None
 
     def begin_step(self, step, trains):
+        if getattr(self.stage.submod, "_comm_hooks", None):
+            raise ValueError("DistributedDataParallel: expected no communication hook, because its reducer does not run")
         self.begin(trains)
-        self._step = step
+        self._step = step + self.steps_before
         self._has_contexts = bool(getattr(self.stage, "_forward_contexts", None))
         if self.is_sharded:
             with telling_the_cause():
@@ -63,7 +65,7 @@ class StagePart(Part):
             args, inputs = batch.args[mb], []
         else:
             args, inputs, _ = decode(message, self.device, self.mesh_of, self.before)
-            args = args if isinstance(args, tuple) else (args,)
+            args = tuple(args) if isinstance(args, (tuple, list)) else (args,)
         return self.forward(mb, inputs, lambda _: self._compute(mb, args, batch.kwargs[mb]))
 
     def _compute(self, mb, args, kwargs):
@@ -196,8 +198,17 @@ def _reduce_fsdp(module):
 
 
 def _average(ddp):
+    """As the reducer does: a parameter that some replicas alone have used counts as zeros in the others."""
     group = ddp.process_group
-    grads = [p.grad for p in ddp.module.parameters() if p.grad is not None]
-    for grad in grads:
-        torch.distributed.all_reduce(grad, group=group)
-        grad.div_(group.size())
+    parameters = [p for p in ddp.module.parameters() if p.requires_grad and not getattr(p, "_ddp_ignored", False)]
+    if not parameters:
+        return
+    uses = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32, device=parameters[0].device)
+    torch.distributed.all_reduce(uses, group=group)
+    for p, count in zip(parameters, uses.tolist()):
+        if count == 0:
+            continue
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        torch.distributed.all_reduce(p.grad, group=group)
+        p.grad.div_(group.size())

@@ -39,6 +39,7 @@ class ReadySchedule(PipelineScheduleMulti):
         order of execution; "any" adds them as they come and keeps fewer of them in memory.
     seed: of the random numbers of forwards: those of rrfp.keyed_generator(seed, step, microbatch, stage). None: the
         seed of torch's generator at the first step.
+    first_step: the number of the first step, for a training that resumes and draws random numbers as an undisturbed one.
     trace: whether to record each task, for report() and write_trace().
     hang_timeout_s: if no task finishes for this many seconds, step() raises on all ranks and says who waits for what.
     settings: further keys of a job (docs/job-reference.md), for example {"jitter.compute": "lognormal"}.
@@ -66,6 +67,7 @@ class ReadySchedule(PipelineScheduleMulti):
         forwards_in_order=None,
         gradient_order="exact",
         seed=None,
+        first_step=1,
         trace=False,
         hang_timeout_s=60.0,
         settings=None,
@@ -78,7 +80,10 @@ class ReadySchedule(PipelineScheduleMulti):
             raise ValueError(f"gradient_order: expected 'exact' or 'any', got {gradient_order!r}")
         if split_backward not in (True, False, "auto"):
             raise ValueError(f"split_backward: expected True, False or 'auto', got {split_backward!r}")
+        if isinstance(first_step, bool) or not isinstance(first_step, int) or first_step < 1:
+            raise ValueError(f"first_step: expected an integer >= 1, got {first_step!r}")
         device = _device_of(stages)
+        _check_shares_nothing(stages)
         if any(stage.dw_builder is not None for stage in stages):
             raise ValueError("stages: expected no dw_builder: W is found in the graph of the forward")
         if policy not in _runtime.policies():
@@ -101,7 +106,7 @@ class ReadySchedule(PipelineScheduleMulti):
         )
         self._domain = domain
         self._forwards_in_order = forwards_in_order
-        self._seed = seed
+        self._seed, self._first_step = seed, first_step
         self._local = Local(device, {stage.stage_index for stage in stages})
         self._parts = [
             StagePart(stage, self._local, split_backward, gradient_order == "exact", mesh_finder(stage.submod))
@@ -138,7 +143,7 @@ class ReadySchedule(PipelineScheduleMulti):
         if self._has_backward and self._backward_requires_autograd and not torch.is_grad_enabled():
             raise RuntimeError("step() needs gradients, got torch.no_grad(): call eval() for forwards alone")
         self._check_not_closed()
-        batch = self._batch(args, kwargs, target, arg_mbs, kwarg_mbs, target_mbs, loss_kwargs)
+        batch = self._batch(args, kwargs, target, arg_mbs, kwarg_mbs, target_mbs, loss_kwargs, losses)
         batch.keeps_outputs = return_outputs
         self._open()
         self._run(batch)
@@ -190,7 +195,7 @@ class ReadySchedule(PipelineScheduleMulti):
 
     # ---- steps
 
-    def _batch(self, args, kwargs, target, arg_mbs, kwarg_mbs, target_mbs, loss_kwargs):
+    def _batch(self, args, kwargs, target, arg_mbs, kwarg_mbs, target_mbs, loss_kwargs, losses):
         n = None  # not known without inputs
         given = {"arg_mbs": arg_mbs, "kwarg_mbs": kwarg_mbs, "target_mbs": target_mbs}
         if any(value is not None for value in given.values()):
@@ -213,7 +218,8 @@ class ReadySchedule(PipelineScheduleMulti):
             target_mbs = list(torch.tensor_split(target, n)) if target is not None else None
             n = n if args or kwargs or target is not None else None
         has_last = any(stage.is_last for stage in self._stages)
-        if has_last and self._loss_fn is not None and target_mbs is None and self._has_backward:
+        needs_loss = self._has_backward or losses is not None
+        if has_last and self._loss_fn is not None and target_mbs is None and needs_loss:
             raise ValueError("target: expected one on the rank of the last stage, got None")
         return _Batch(n, arg_mbs, kwarg_mbs, self._loss_of(target_mbs, loss_kwargs))
 
@@ -269,7 +275,7 @@ class ReadySchedule(PipelineScheduleMulti):
             **self._settings,
         }
         for part in self._parts:
-            part.seed = self._seed
+            part.seed, part.steps_before = self._seed, self._first_step - 1
         in_order = self._forwards_in_order
         if in_order is None:
             in_order = any(part.forwards_in_order for part in self._parts)
@@ -324,6 +330,17 @@ def _device_of(stages):
     if device.type == "cpu":
         return None
     return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
+
+
+def _check_shares_nothing(stages):
+    owner = {}  # of a parameter: the first stage that has it
+    for stage in stages:
+        for name, p in stage.submod.named_parameters():
+            if owner.setdefault(id(p), stage) is not stage:
+                raise ValueError(
+                    f"stages: stages {owner[id(p)].stage_index} and {stage.stage_index} share the parameter '{name}': "
+                    "expected a copy in each, whose gradients the program adds"
+                )
 
 
 def _placement_of(stages, total):

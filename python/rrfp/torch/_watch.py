@@ -46,6 +46,11 @@ class _Watch(TorchDispatchMode):
         super().__init__()
         self._ranks = set(ranks)
 
+    @classmethod
+    def ignore_compile_internals(cls):
+        """Otherwise torch.compile would leave alone for good what runs under the watch, such as a compiled loss."""
+        return True
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(issubclass(t, DTensor) for t in types):
             return NotImplemented  # and what it is made of comes here
@@ -59,7 +64,8 @@ class _Watch(TorchDispatchMode):
             name = func.__name__.split(".")[0].strip("_")
             raise ValueError(
                 f"{name} over the ranks {ranks} inside a task, but only {sorted(self._ranks)} run their tasks in the same "
-                "order: expected `domain` to have all of them, or the collective outside of the stage"
+                "order: expected `domain` to have all of them, or the collective outside of the stage (of FSDP: "
+                "fully_shard() of the whole stage, before the schedule is made)"
             )
 
 
