@@ -181,7 +181,7 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  session* session_ = nullptr;  ///< of the run
+  session* session_ = nullptr;      ///< of the run
   std::optional<step_id> fed_;      ///< the last step that pass() has fed
   std::optional<step_id> awaited_;  ///< for whose batch ranks wait
   std::map<pass_name, step_summary> summaries_;
