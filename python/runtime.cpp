@@ -20,7 +20,6 @@
 #include <rrfp/actors/training_loop.hpp>
 #include <rrfp/compute/keyed_hash.hpp>
 #include <rrfp/compute/user_functions.hpp>
-#include <rrfp/job/check_job.hpp>
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/study/blocking_sends.hpp>
 #include <rrfp/study/options.hpp>

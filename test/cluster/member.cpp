@@ -345,7 +345,7 @@ std::vector<node_id> member::absent() const {
 
 void member::carry_out(const action::node_waits& a) {
   owner_.fence().choice.note_waiting(a.node);
-  if (on_waiting_) on_waiting_(a.node);
+  if (on_node_waits_) on_node_waits_(a.node);
 }
 
 void member::carry_out(const action::lost& a) {

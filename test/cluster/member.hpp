@@ -66,7 +66,9 @@ class member {
   nanoseconds patience() const;
   /// Whoever connects to the life line of the process finds this membership.
   bool serves_life_line() const { return leads() && choice_.next() && !ended_; }
-  void on_waiting(std::function<void(node_id)> callback) { on_waiting_ = std::move(callback); }
+  void on_node_waits(std::function<void(node_id)> callback) {
+    on_node_waits_ = std::move(callback);
+  }
   const std::string& waiting() const { return waiting_; }
 
  private:
@@ -136,7 +138,7 @@ class member {
   std::string waiting_;
   std::optional<membership_core::action::lost> lost_;
   loss_handler on_lost_;
-  std::function<void(node_id)> on_waiting_;
+  std::function<void(node_id)> on_node_waits_;
   bool loss_delivered_ = false;
   bool listens_ = false;
   bool connects_ = false;  ///< an attempt is under way, and the thread waits for it

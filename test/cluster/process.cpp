@@ -573,7 +573,7 @@ void process::meet() {
         session_->give_up(lost.node, lost.message);
         session_->lose(lost.message);
       });
-      if (leads()) member_->on_waiting([this](node_id n) { session_->take_in(n); });
+      if (leads()) member_->on_node_waits([this](node_id n) { session_->take_in(n); });
       has_met_ = true;
       if (!may_recover()) give_up_drain();
       if (interrupts_ > 0) session_->interrupt(interrupts_ > 1);
@@ -587,7 +587,7 @@ void process::meet() {
 void process::on_run_ended() {
   later(random_.between(1 * us, 100 * us), [this, how = *ended_] {
     member_->on_lost([this](const auto& lost) { session_->give_up(lost.node, lost.message); });
-    member_->on_waiting(nullptr);
+    member_->on_node_waits(nullptr);
     if (how.how == job_end::node_lost && !how.drained) return close_session(how);
     exchange(
         {}, finish_limit, [](const texts&) { return texts(1); },

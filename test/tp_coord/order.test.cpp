@@ -72,7 +72,6 @@ TEST_CASE("launches are accepted in the order of their numbers") {
   launch_order order;
   CHECK(order.accept(launch_seq{0}, f1).ok());
   CHECK(order.accept(launch_seq{1}, b0).ok());
-  CHECK(order.next() == launch_seq{2});
 
   const auto early = order.accept(launch_seq{4}, f1);
   REQUIRE(!early.ok());
@@ -82,9 +81,6 @@ TEST_CASE("launches are accepted in the order of their numbers") {
   REQUIRE(!again.ok());
   CHECK(again.message() == "launch 1 (B0) arrived when 2 was due after B0: it has already run");
   CHECK(order.accept(launch_seq{2}, f1).ok());
-
-  launch_order later(launch_seq{100});
-  CHECK(later.accept(launch_seq{100}, f1).ok());
 }
 
 }  // namespace rrfp::tp_coord::test

@@ -227,9 +227,9 @@ void cluster_link::watch(const caf::actor& watcher) {
       post(watcher_, suspected_loss(std::exchange(unreachable_, {})));
   }
   if (watcher)
-    cluster_.members->on_waiting([watcher](node_id n) { post(watcher, node_waits{n}); });
+    cluster_.members->on_node_waits([watcher](node_id n) { post(watcher, node_waits{n}); });
   else
-    cluster_.members->on_waiting(nullptr);
+    cluster_.members->on_node_waits(nullptr);
   cluster_.members->on_lost([this, watcher](node_id n, std::string why) {
     // The cause comes before what it lets fail.
     if (watcher) post(watcher, node_lost{why});

@@ -17,7 +17,7 @@ namespace rrfp::actors {
 
 namespace {
 
-/// In is_restored_: whether a rank has the parameter.
+/// In restored_: whether a rank has the parameter.
 constexpr char has_place = '1', has_none = '0';
 
 /// The stage that holds the other side of a tied parameter of `stage`, or `stage` itself.
@@ -208,7 +208,7 @@ status hosted_parts::restore(compute::rank_compute& compute, stage_id stage) {
   for (const auto& name : compute.names()) {
     const auto at = std::lower_bound(saved_parameters_.begin(), saved_parameters_.end(), name);
     if (at != saved_parameters_.end() && *at == name)
-      is_restored_[static_cast<std::size_t>(at - saved_parameters_.begin())] = has_place;
+      restored_[static_cast<std::size_t>(at - saved_parameters_.begin())] = has_place;
   }
   return success();
 }
@@ -218,7 +218,7 @@ void hosted_parts::note_saved_parameters() {
   for (const auto& t : saved_->all())
     if (!t.name.starts_with(compute::optimizer_prefix)) names.insert(t.name);
   saved_parameters_.assign(names.begin(), names.end());
-  is_restored_.assign(saved_parameters_.size(), has_none);
+  restored_.assign(saved_parameters_.size(), has_none);
 }
 
 status hosted_parts::check_restored(std::vector<std::string> all) const {

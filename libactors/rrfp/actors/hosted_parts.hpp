@@ -29,7 +29,7 @@ class hosted_parts {
   status make();
   /// Which parameters of the checkpoint have a place in the part of the model hosted here, for
   /// check_restored(); empty: there is none to check.
-  const std::string& restored() const { return is_restored_; }
+  const std::string& restored() const { return restored_; }
   /// Each parameter of the checkpoint has a place on a node. `all`: restored() of each.
   status check_restored(std::vector<std::string> all) const;
 
@@ -94,7 +94,7 @@ class hosted_parts {
   std::shared_ptr<const checkpoint_tensors> saved_;
   /// Names of its parameters, sorted, and, as one character each, whether ranks here have them.
   std::vector<std::string> saved_parameters_;
-  std::string is_restored_;
+  std::string restored_;
 };
 
 }  // namespace rrfp::actors

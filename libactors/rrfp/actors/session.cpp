@@ -51,7 +51,7 @@ class session::impl {
 
   status build() {
     const auto told = make_ranks();
-    if (cluster_ && cluster_->members != nullptr) {
+    if (cluster_) {
       auto opened = cluster_link::open(*cluster_, setup_, hosted_, told);
       if (!opened) return opened.failure();
       opened_ = *std::move(opened);

@@ -13,7 +13,6 @@
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/compute/user_functions.hpp>
 #include <rrfp/device/caller_queue.hpp>
-#include <rrfp/job/check_job.hpp>
 #include <rrfp/metrics/prometheus_text.hpp>
 
 #include "hook_thread.hpp"

@@ -1,6 +1,7 @@
 /// The interface between a rank's actor and what the rank computes on: it runs launches, reports
 /// when they end, and copies tensors in and out. Implementations: compute_thread (cpu),
-/// virtual_device (emulated), accelerated_device (cuda; libactors/rrfp/torch_actors).
+/// caller_queue (cpu, on the thread of the program), virtual_device (emulated), accelerated_device
+/// (cuda; libactors/rrfp/torch_actors).
 #pragma once
 
 #include <chrono>
@@ -32,8 +33,8 @@ class device {
   device& operator=(const device&) = delete;
   virtual ~device() = default;
 
-  /// Runs work on another thread, in the order in which it was posted, so that it never blocks an
-  /// actor. Thread-safe, like all functions here. After stop(), work is dropped.
+  /// Runs work in the order in which it was posted: on another thread, or, if it cannot block an
+  /// actor, on the caller's. Thread-safe, like all functions here. After stop(), work is dropped.
   virtual void post(std::function<void()> work) = 0;
   /// Drops queued work and interrupts pauses; does not wait for running work.
   virtual void stop() = 0;

@@ -89,8 +89,8 @@ void membership::on_lost(std::function<void(node_id, std::string)> callback) {
   watcher_->on_lost(std::move(callback));
 }
 
-void membership::on_waiting(std::function<void(node_id)> callback) {
-  watcher_->on_waiting(std::move(callback));
+void membership::on_node_waits(std::function<void(node_id)> callback) {
+  watcher_->on_node_waits(std::move(callback));
 }
 
 std::optional<node_loss> membership::loss(std::chrono::milliseconds limit) {

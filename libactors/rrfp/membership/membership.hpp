@@ -203,7 +203,7 @@ class membership {
 
   /// Node 0: sets the callback of an absent node that waits to join, called as that of on_lost(),
   /// and several times for one node.
-  void on_waiting(std::function<void(node_id)> callback);
+  void on_node_waits(std::function<void(node_id)> callback);
 
   /// The loss, for which it waits at most `limit`; nothing if there is none.
   std::optional<node_loss> loss(std::chrono::milliseconds limit = {});

@@ -378,7 +378,7 @@ void watcher::carry_out(const action::node_waits& a) {
   if (options_.standing != nullptr)
     options_.standing->change([&](auto& choice) { choice.note_waiting(a.node); });
   const std::lock_guard calling{calling_};
-  if (on_waiting_) on_waiting_(a.node);
+  if (on_node_waits_) on_node_waits_(a.node);
 }
 
 void watcher::carry_out(const action::leader_returns&) {

@@ -188,10 +188,10 @@ void watcher::on_lost(std::function<void(node_id, std::string)> callback) {
   wake_.set();
 }
 
-void watcher::on_waiting(std::function<void(node_id)> callback) {
+void watcher::on_node_waits(std::function<void(node_id)> callback) {
   const std::lock_guard no_call_in_progress{calling_};
   const std::lock_guard lock{mutex_};
-  on_waiting_ = std::move(callback);
+  on_node_waits_ = std::move(callback);
 }
 
 std::optional<node_loss> watcher::loss(std::chrono::milliseconds limit) {

@@ -50,7 +50,7 @@ class watcher {
   std::uint32_t nodes() const { return options_.nodes; }
   std::chrono::nanoseconds clock_offset() const { return std::chrono::nanoseconds{offset_ns_}; }
   void on_lost(std::function<void(node_id, std::string)> callback);
-  void on_waiting(std::function<void(node_id)> callback);
+  void on_node_waits(std::function<void(node_id)> callback);
   void set_status(const std::string& text);
   std::optional<node_loss> loss(std::chrono::milliseconds limit);
   /// On node 0 the bytes of all, which it must answer; on the others the answer.
@@ -182,7 +182,7 @@ class watcher {
   bool exchanging_ = false;
   std::string give_up_reason_;
   std::function<void(node_id, std::string)> on_lost_;
-  std::function<void(node_id)> on_waiting_;
+  std::function<void(node_id)> on_node_waits_;
   std::mutex calling_;  ///< held while a callback is called; taken before mutex_
 
   // Reports of the watch thread.

@@ -74,7 +74,7 @@ struct dispatch_options {
   /// Maximum bytes that all microbatches together may hold on a stage; 0: no limit.
   std::uint64_t slot_bytes = 0;
   slot_unit_kind slot_unit = slot_unit_kind::microbatch;
-  /// As stage_config::early_forwards; the policy `auto` uses at most so many.
+  /// As stage_config::early_forwards.
   std::uint32_t early_forwards = 0;
   /// Launches into which each W is divided; empty: what the policy wants, or fewer where a launch
   /// costs much.
@@ -302,9 +302,11 @@ struct device_options {
 struct transport_options {
   /// Address or host name on which this node listens; other nodes must be able to reach it.
   std::string listen = "127.0.0.1";
-  /// File with the shared key of the job; empty: none, allowed only on loopback.
+  /// File with the shared key of the job. Empty: RRFP_KEY, or, on loopback, a key that the nodes
+  /// of this user share.
   std::string key_file;
-  /// Transports that UCX may use, as in UCX_TLS; "auto": UCX chooses.
+  /// Transports that UCX may use, as in UCX_TLS; "auto": all but TCP on one machine, between
+  /// machines UCX chooses.
   std::string tls = "auto";
   /// Maximum bytes of large tensors that a node fetches at the same time.
   std::uint64_t inflight_bytes = std::uint64_t{256} << 20;

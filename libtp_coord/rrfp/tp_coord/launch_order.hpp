@@ -14,16 +14,11 @@ namespace rrfp::tp_coord {
 
 class launch_order {
  public:
-  /// `first` is the number of the first launch.
-  explicit launch_order(launch_seq first = launch_seq{0}) : next_(first) {}
-
   /// Accepts the next launch. Error: the launch is not the next one; it is not accepted.
   status accept(launch_seq seq, const task& t);
 
-  launch_seq next() const { return next_; }
-
  private:
-  launch_seq next_;
+  launch_seq next_{0};
   std::optional<task> last_;
 };
 

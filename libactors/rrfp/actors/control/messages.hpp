@@ -8,14 +8,16 @@
 ///   stage -> rank               the same except report_progress, and run_launch, end_step
 ///   transport -> rank           message (transport.hpp)
 ///   rank -> stage               state_restored, arrived, launch_done, rank_step_ended,
-///                               update_applied, snapshot_taken, snapshot_written
+///                               update_applied, snapshot_taken, snapshot_written,
+///                               stage_weights
 ///   stage -> job                state_restored, stage_step_ended, update_applied,
 ///                               snapshot_taken, snapshot_written, stage_weights, stage_progress
 ///   node -> job                 copies_arrive
 ///   any actor -> job            copy_held, failed, suspected, interrupted, drain_asked,
 ///                               report_requested
-///   process -> job or node      start, stage_ranks, node_lost, suspected, node_waits, interrupted,
-///                               drain_asked, demanded, report_requested, stop
+///   process -> job or node      start, node_lost, suspected, node_waits, interrupted, drain_asked,
+///                               demanded, report_requested
+///   node -> stage or rank       stage_ranks, stop
 ///   job, stage, node -> itself  save_ended, timer_fired; decide_now; report_due
 ///
 /// Messages can travel between nodes unless they are marked local. Times are nanoseconds since the

@@ -178,16 +178,15 @@ void run_totals::go_on_from(const job_record& record) {
              "the record is of this version and job");
 }
 
-bool run_totals::go_on_from(std::string_view written, std::uint64_t began_after) {
+void run_totals::go_on_from(std::string_view written, std::uint64_t began_after) {
   const auto steps = history_.run.first_step;
   const auto stages = history_.run.stages.size();
   auto read = decoded<history>(written);
   if (!read || read->run.first_step != began_after ||
       read->run.first_step + read->run.steps != steps)
-    return false;
+    return;
   history_ = *std::move(read);
   history_.run.stages.resize(stages);
-  return true;
 }
 
 }  // namespace rrfp::actors

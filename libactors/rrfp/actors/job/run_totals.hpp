@@ -46,8 +46,8 @@ class run_totals {
   /// Goes on from the record of an earlier run.
   void go_on_from(const job_record& record);
   /// Goes on from the history in a checkpoint, if the same run wrote it, which began after
-  /// `began_after` steps. False: it did not, and the run counts from the checkpoint on.
-  bool go_on_from(std::string_view history, std::uint64_t began_after);
+  /// `began_after` steps. If it did not, the run counts from the checkpoint on.
+  void go_on_from(std::string_view history, std::uint64_t began_after);
   std::uint64_t saved_step() const { return history_.saved_step; }
   /// Complete, of the run; when it goes on, those before the loss too.
   std::uint64_t steps() const { return history_.run.steps; }
