@@ -39,6 +39,9 @@ class thread_state {
   ~thread_state() {
     if (state_ == nullptr || Py_IsInitialized() == 0) return;
     PyEval_RestoreThread(state_);
+    // What a threading.local() holds may take the GIL as it is destroyed, as the graph of a tensor does. The last
+    // release would then end the state a second time.
+    if (auto* const locals = PyThreadState_GetDict(); locals != nullptr) PyDict_Clear(locals);
     PyGILState_Release(PyGILState_UNLOCKED);
   }
 

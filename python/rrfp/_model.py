@@ -46,6 +46,7 @@ class Model:
         self.owners = {}  # of a name: the part that has it
         self.ties = {}  # of a tied parameter, by the position of its part: the shape and whether it is trained
         self.part_of = {}  # by the identity of a parameter
+        self.statistics_of = {}  # the same of the statistics of a batch norm
         self.rotary = {}  # part that has an embedding
         self.all_keywords = set()  # that any part takes; with None, any keyword
         self.is_frozen = False  # all parts, when the pipeline opened
@@ -117,6 +118,8 @@ class Model:
                 return Optimizer(None, parameters)  # It takes those that are trained, and there are none.
             if not hasattr(made, "step"):
                 raise TypeError(f"expected the function to return an optimizer of torch.optim, got {text_of(made)}")
+            if isinstance(made, torch.optim.LBFGS):
+                raise TypeError("expected an optimizer whose step() needs no closure, got LBFGS")
         return Optimizer(made, parameters)
 
     def tell(self):
@@ -218,11 +221,18 @@ class Model:
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"stages: expected a torch.nn.Module, got {type(module).__name__}")
         for name, value in module.named_parameters():
+            if isinstance(value, torch.nn.parameter.UninitializedParameter):
+                raise ValueError(f"stages: expected a lazy module to have run a forward before, got no shape of '{name}'")
             check_shared(self.part_of, index, name, value)
+        for name, value in module.named_buffers():
+            if name.endswith("running_mean") and self.statistics_of.setdefault(id(value), index) != index:
+                raise ValueError(f"stages: parts {self.statistics_of[id(value)]} and {index} share the statistics '{name}'")
         if device is not None:
             module.to(device)
         self._give_rotary(module)
         part = ModelPart(self, module, index, count, device)
+        if group is not None:
+            part.split_as_others()
         if is_compiled(module):
             # torch.compile traces a module in its forward, when nothing else may run modules.
             self.turn = turn

@@ -25,7 +25,7 @@ def _count_hook_of_tensor(self, hook):
 def _count_retained_grad(self):
     if self.grad_fn is not None:
         _thread.hooks = hooks_entered() + 1
-        getattr(_thread, "retained", []).append(self)
+    getattr(_thread, "retained", []).append(self)
     return _retain_grad(self)
 
 
@@ -40,10 +40,10 @@ def hooks_entered():
     return getattr(_thread, "hooks", 0)
 
 
-def note_retained():
-    """A list to which this thread adds the tensors of graphs whose gradient is retained from now on."""
-    _thread.retained = []
-    return _thread.retained
+def take_retained():
+    """The tensors whose gradient this thread has retained since the last call."""
+    retained, _thread.retained = getattr(_thread, "retained", []), []
+    return retained
 
 
 def has_multi_grad_hook(parameter):

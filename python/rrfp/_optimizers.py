@@ -28,7 +28,12 @@ class Optimizer:
 
     def __init__(self, made, parameters):
         self.made = made
-        self.parameters = parameters
+        self._given = parameters
+
+    def parameters(self):
+        """Those that it has now: a program may add some."""
+        groups = getattr(self.made, "param_groups", None)
+        return self._given if groups is None else [p for group in groups for p in group["params"]]
 
     def of_program(self):
         return [] if self.made is None else [self.made]
@@ -37,19 +42,19 @@ class Optimizer:
         """`lr` is that of the settings; the program's own optimizer has its own."""
         if self.made is not None:
             self.made.step()
-        elif any(p.grad is not None for p in self.parameters):
+        elif any(p.grad is not None for p in self._given):
             raise RuntimeError("a part has no optimizer: all its parameters were frozen when the pipeline opened")
 
     def state(self):
-        """(index of the parameter, name, tensor) of each state, and of the numbers of its group."""
+        """(parameter, name, tensor) of each state, and of the numbers of its group."""
         yield from self._group_numbers()
         known = getattr(self.made, "state", {})
-        for index, parameter in enumerate(self.parameters):
+        for parameter in self.parameters():
             for name, value in known[parameter].items() if parameter in known else ():
                 if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
-                    yield index, name, value
+                    yield parameter, name, value
                 elif isinstance(value, (int, float)):
-                    yield index, name + _NUMBER, _as_tensor(value)
+                    yield parameter, name + _NUMBER, _as_tensor(value)
                 elif value is not None:
                     raise TypeError(
                         f"the state '{name}' of the optimizer: expected a tensor or a number, got "
@@ -58,12 +63,10 @@ class Optimizer:
 
     def _group_numbers(self):
         """With each parameter, so they are found wherever a model is cut."""
-        index_of = {parameter: index for index, parameter in enumerate(self.parameters)}
         for group in getattr(self.made, "param_groups", ()):
             for name, value in _numbers_of(group):
                 for parameter in group["params"]:
-                    if parameter in index_of:
-                        yield index_of[parameter], name + _GROUP, _as_tensor(value)
+                    yield parameter, name + _GROUP, _as_tensor(value)
 
     def try_state(self, found):
         """Raises what set_state() would."""
@@ -79,22 +82,20 @@ class Optimizer:
     def set_state(self, found):
         """Sets what state() gave; a parameter that is not in `found` restarts."""
         by_parameter, of_group = {}, {}
-        for index, name, value in found:
+        for parameter, name, value in found:
             if name.endswith(_GROUP):
-                of_group.setdefault(index, {})[name.removesuffix(_GROUP)] = value
+                of_group.setdefault(parameter, {})[name.removesuffix(_GROUP)] = value
                 continue
             is_number = name.endswith(_NUMBER)
             name = name.removesuffix(_NUMBER)
-            by_parameter.setdefault(index, {})[name] = value.item() if is_number else value.clone()
+            by_parameter.setdefault(parameter, {})[name] = value.item() if is_number else value.clone()
         if not hasattr(self.made, "load_state_dict"):
             return
-        index_of = {parameter: index for index, parameter in enumerate(self.parameters)}
-        state = self.made.state_dict()
-        own = [index_of[p] for group in self.made.param_groups for p in group["params"]]
+        state, own = self.made.state_dict(), self.parameters()
         for group in state["param_groups"]:
             of_first = next((of_group[own[at]] for at in group["params"] if own[at] in of_group), {})
             _set_numbers(group, of_first)
-        state["state"] = {at: by_parameter[index] for at, index in enumerate(own) if index in by_parameter}
+        state["state"] = {at: by_parameter[p] for at, p in enumerate(own) if p in by_parameter}
         self.made.load_state_dict(state)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from . import _backward
-from ._modules import has_multi_grad_hook, hooks_entered, is_compiled, note_retained
+from ._modules import has_multi_grad_hook, hooks_entered, is_compiled, take_retained
 
 
 class Part:
@@ -30,13 +30,19 @@ class Part:
         self._trial = _SplitTrial() if splits == "auto" else None
         self._pays = None  # what it has found
         self._flights = {}  # by microbatch, from F to the end of W
+        self._last_outputs = []  # of the last forward: tensors without their graph, and their versions
         self._has_checked_hooks = False
         self.on_fold = None  # of this step: called when the gradients of one more microbatch are added
+
+    def split_as_others(self):
+        """For ranks whose tasks join collectives: what a rank measures alone must not decide where these are."""
+        self._trial, self._pays = None, True
 
     def begin(self, trains):
         self.trains = trains
         self.before, self.after = self.local(-1), self.local(+1)
         self._flights.clear()
+        self._last_outputs = []
         self._turn = 0  # the microbatch whose gradients are added next
         self.on_fold = self._versions = None
         parameters = list(self.module.parameters()) if trains else []  # those of a step stay the same
@@ -57,8 +63,11 @@ class Part:
 
         inputs: the tensors that arrived for it. again: whether backward runs compute() anew; nothing is held before.
         """
-        before, retained = hooks_entered(), note_retained()
+        before = hooks_entered()
+        take_retained()
         outputs, result = compute(False)
+        retained = take_retained()
+        self._check_last_outputs(outputs)
         if self.trains:
             flight = self._flights[mb] = _Flight(inputs)
             if again:
@@ -73,9 +82,10 @@ class Part:
         trial = self._trial
         begun = trial and trial.now(self.device)
         if flight.compute is not None and any(g is not None for g in grads):
-            before, flight.retained = hooks_entered(), note_retained()
+            before = hooks_entered()
+            take_retained()
             flight.outputs, _ = flight.compute(True)
-            flight.has_hooks = hooks_entered() != before
+            flight.has_hooks, flight.retained = hooks_entered() != before, take_retained()
         outputs, grads = _matching(flight.outputs, grads)
         inputs = flight.inputs
         flight.outputs = flight.inputs = flight.compute = None
@@ -87,6 +97,9 @@ class Part:
             found = _backward.full(*backward) if is_turn else self._full_apart(flight, *backward)
             self._turn += is_turn
             flight.is_added = is_turn
+        for v, grad in zip(inputs, found):
+            if any(v is retained for retained in flight.retained):
+                v.grad = grad
         if self._unset or self.on_fold:
             flight.lent = {_memory(g) for g in found if g is not None}
             flight.lent.update(map(_memory, flight.late.shares() if flight.late else ()))
@@ -97,6 +110,14 @@ class Part:
         if trial:
             flight.ns = trial.now(self.device) - begun
         return found
+
+    def _check_last_outputs(self, outputs):
+        """Refuses a forward that changes what the one before it has passed on, perhaps without a copy."""
+        if any(value._version != version for value, version in self._last_outputs):
+            raise RuntimeError(
+                "forward changes in place what it has returned for another microbatch: expected a new tensor for each"
+            )
+        self._last_outputs = [(value.detach(), value._version) for value in outputs if not value.is_inference()]
 
     def weight(self, mb, folds):
         """W of a microbatch whose B has run."""

@@ -50,7 +50,7 @@ class TrainingRank(Rank):
                 p.grad = None
 
     def _find_parameters(self):
-        """Anew for each step: a program may replace them."""
+        """Anew for each step and state: a program may replace them."""
         self._parameters = []  # (tensor, name, side of the tie, position in the model)
         for part in self.parts:
             for index, (name, value) in enumerate(part.module.named_parameters()):
@@ -199,6 +199,7 @@ class TrainingRank(Rank):
 
     def state(self, with_copies):
         """(name, tensor, part of the whole) of parameters, buffers and what the optimizer keeps; part None: all."""
+        self._find_parameters()
         for p, name, side, _ in self._parameters:
             if side != _copy or with_copies:
                 yield name, p.detach(), self._cut(p)
@@ -206,9 +207,10 @@ class TrainingRank(Rank):
             for name, value in zip(part.buffers.saved, part.buffers.saved_values()):
                 # A copy: forwards change it, not the end of a step alone.
                 yield part.name_of(name), value.detach().clone(), None
-        for index, state, value in self._optimizer.state():
-            p, name, side, _ = self._parameters[index]
-            if side == _copy and not with_copies:
+        own = {id(p): (name, side) for p, name, side, _ in self._parameters}
+        for p, state, value in self._optimizer.state():
+            name, side = own.get(id(p), (None, _none))  # None: the part has it no more
+            if name is None or side == _copy and not with_copies:
                 continue
             if "." in state:
                 raise ValueError(f"the state '{state}' of the optimizer: expected a name without a dot")
@@ -270,6 +272,7 @@ class TrainingRank(Rank):
         return pieces
 
     def _matching(self, pieces):
+        self._find_parameters()
         values = [(p, _found(pieces, name, p, self._cut(p))) for p, name, *_ in self._parameters]
         for part in self.parts:
             for name, value in zip(part.buffers.saved, part.buffers.saved_values()):
@@ -283,14 +286,14 @@ class TrainingRank(Rank):
             if name.startswith(_optimizer_prefix) and parameter:
                 by_parameter.setdefault(parameter, []).append(state)
         states = []
-        for index, (p, name, *_) in enumerate(self._parameters):
+        for p, name, *_ in self._parameters:
             for state in sorted(by_parameter.get(name, ())):
                 saved, part = pieces[f"{_optimizer_prefix}{name}.{state}"][0]
                 cut = self._cut(p)
                 if part is not None or list(saved.shape) == (cut[0] if cut else list(p.shape)):
                     like = torch.empty(p.shape, dtype=saved.dtype, device="cpu")
                     saved = _found(pieces, f"{_optimizer_prefix}{name}.{state}", like, cut)
-                states.append((index, state, saved))
+                states.append((p, state, saved))
         return values, scale, states
 
     def _cut(self, p):

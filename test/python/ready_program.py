@@ -485,6 +485,20 @@ def tensor_parallel(options, make=lambda i: Block()):
     schedule.close()
 
 
+def verdicts_that_differ(options):
+    """What a rank has measured alone does not decide whether tensor-parallel ranks split a backward."""
+    from rrfp import _part
+
+    add = _part._SplitTrial.add
+    of_rank = lambda self, *found: None if add(self, *found) is None else dist.get_rank() % 2 == 0
+    _part._SplitTrial.add = of_rank
+    try:
+        for _ in range(2):
+            tensor_parallel(options)
+    finally:
+        _part._SplitTrial.add = add
+
+
 def tensor_parallel_at_the_end(options):
     tensor_parallel(options, lambda i: Ending())
 
@@ -522,6 +536,8 @@ def refused(options):
         ({"stages": [stage, elsewhere]}, "CUDA device, got cpu, meta"),
         ({"stages": [stage, twin]}, f"stages {rank} and {rank + ranks} share the parameter 'first.weight'"),
         ({"first_step": 0}, "first_step: expected an integer >= 1, got 0"),
+        ({"settings": {"pipeline.stages": 3}}, "expected none, because the schedule sets it"),
+        ({"seed": -1}, "seed: expected an integer from 0 to 2^64 - 1, got -1"),
     ]:
         try:
             ReadySchedule(**{"stages": stage, "n_microbatches": 4, **wrong})

@@ -189,6 +189,56 @@ def test_a_setting_comes_before_the_argument_that_it_names():
         assert pipe.steps == 1
 
 
+def test_modules_and_optimizers_that_a_pipeline_cannot_have_are_refused():
+    shared = torch.nn.BatchNorm1d(16, affine=False)
+    parts = [torch.nn.Sequential(torch.nn.Linear(16, 16), shared) for _ in range(2)]
+    for wrong, told in [
+        ({"stages": parts}, "stages: parts 0 and 1 share the statistics '1.running_mean'"),
+        ({"stages": [torch.nn.LazyLinear(16), torch.nn.Linear(16, 16)]}, "expected a lazy module to have run a forward"),
+        ({"optimizer": torch.optim.LBFGS}, "optimizer: TypeError: expected an optimizer whose step.. needs no closure"),
+    ]:
+        with pytest.raises((rrfp.Error, ValueError), match=told):
+            step(**{"parts": wrong.pop("stages", mlp(2)), "optimizer": adam, **wrong})
+
+
+def test_a_program_whose_forwards_leave_graphs_behind_ends_in_order():
+    """Of a thread of the pipeline: the last reference to a graph goes with the thread."""
+    program = (
+        "import threading, rrfp, torch\n"
+        "local = threading.local()\n"
+        "class Part(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        local.last = y = torch.tanh(super().forward(x))\n"
+        "        y.retain_grad()\n"
+        "        return y * 2\n"
+        "x = torch.randn(8, 16)\n"
+        "parts = [Part(16, 16), Part(16, 16)]\n"
+        "with rrfp.Pipeline(parts, torch.nn.functional.mse_loss, n_microbatches=2) as pipe:\n"
+        "    pipe.step(x, target=x)\n"
+        "print('ended')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout == "ended\n", done
+
+
+def test_a_forward_that_changes_what_it_has_passed_on_is_refused():
+    class Static(torch.nn.Linear):
+        out = None
+
+        def forward(self, x):
+            y = super().forward(x)
+            self.out = torch.empty_like(y) if self.out is None else self.out.detach()
+            self.out.zero_()
+            return self.out.add_(y)
+
+    with pytest.raises(rrfp.Error, match="stage 0, F1 of step 1: .*changes in place what it has returned for another"):
+        step([Static(16, 16), torch.nn.Linear(16, 16)], optimizer=adam)
+    pipe = rrfp.Pipeline([Static(16, 16), torch.nn.Linear(16, 16)], loss_fn, n_microbatches=6, optimizer=adam)
+    x, y = rows(1)
+    with pytest.raises(rrfp.Error, match="stage 0, F1 of an evaluation: .*changes in place what it has returned"):
+        pipe.eval(x, target=y)
+
+
 class WithTie(torch.nn.Linear):
     def __init__(self, name, size=16, is_trained=True):
         super().__init__(16, size)

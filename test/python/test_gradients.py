@@ -341,9 +341,10 @@ def test_retained_gradients_and_hooks_on_several_are_those_of_a_loop(way):
 
         def forward(self, x):
             h = torch.tanh(self.first(x))
-            if h.requires_grad:
-                h.retain_grad()
-                kept.append(h)
+            for value in (x, h):
+                if value.requires_grad:
+                    value.retain_grad()
+                    kept.append(value)
             return self.second(h)
 
     def run(training):
@@ -356,7 +357,7 @@ def test_retained_gradients_and_hooks_on_several_are_those_of_a_loop(way):
             )
         kept.clear(), calls.clear()
         losses = training(parts)
-        return losses, sorted(h.grad.double().sum().item() for h in kept if h.grad is not None), sorted(calls), parts
+        return losses, sorted(h.grad.double().sum().item() for h in set(kept) if h.grad is not None), sorted(calls), parts
 
     batches = [rows(step) for step in range(2)]
     expected = run(lambda parts: train_plainly(parts, loss_fn, batches, 4))

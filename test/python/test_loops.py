@@ -372,3 +372,27 @@ def test_emulated_devices_refuse_what_they_cannot_compute():
 def test_a_policy_in_a_shared_library_is_refused_with_the_reason():
     with pytest.raises(rrfp.Error, match="^policy: .*none.so: cannot be loaded as a library: "):
         rrfp.Pipeline([torch.nn.Linear(2, 2)], loss_fn, policy="lib:/none/none.so")
+
+
+def test_the_states_of_parameters_that_were_added_and_removed_have_their_names():
+    parts = [torch.nn.Linear(16, 16) for _ in range(2)]
+    with rrfp.Pipeline(parts, torch.nn.functional.mse_loss, n_microbatches=2, optimizer=adam) as pipe:
+        x, y = rows(1)
+        pipe.step(x, target=y)
+        extra = torch.nn.Parameter(torch.zeros(16))
+        others = dict(parts[0]._parameters)
+        parts[0]._parameters.clear()
+        parts[0].register_parameter("extra", extra)  # before all others
+        parts[0]._parameters.update(others)
+        pipe.optimizers[0].add_param_group({"params": [extra]})
+        pipe.step(x, target=y)
+        states = {id(p): state for o in pipe.optimizers for p, state in o.state.items()}
+        saved = pipe.state_dict()
+        for i, part in enumerate(parts):
+            for name, p in part.named_parameters():
+                if id(p) in states:
+                    assert torch.equal(saved[f"optimizer.{i}.{name}.exp_avg"], states[id(p)]["exp_avg"])
+        pipe.load_state_dict(saved)
+        first = next(name for name, _ in parts[1].named_parameters())
+        del parts[1]._parameters[first]
+        assert not any(name.startswith(f"optimizer.1.{first}.") for name in pipe.state_dict())

@@ -17,9 +17,11 @@ def ranks_of(domain, modules):
         return sorted(domain.mesh.flatten().tolist())
     if isinstance(domain, dist.ProcessGroup):
         return sorted(dist.get_process_group_ranks(domain))
-    ranks = sorted(domain)
+    ranks, world = sorted(domain), dist.get_world_size()
     if dist.get_rank() not in ranks:
         raise ValueError(f"domain: expected this rank, {dist.get_rank()}, among its ranks, got {ranks}")
+    if not all(isinstance(rank, int) and 0 <= rank < world for rank in ranks):
+        raise ValueError(f"domain: expected ranks from 0 to {world - 1}, got {ranks}")
     return ranks
 
 

@@ -104,9 +104,10 @@ class Rendezvous:
 
     def key_file(self):
         """A file with the key of the pipeline, to be removed once it is open."""
+        secret = self._of_leader("secret")
         file, path = tempfile.mkstemp(prefix="rrfp-key-")  # only the owner may read it
         with os.fdopen(file, "wb") as out:
-            out.write(self._of_leader("secret"))
+            out.write(secret)
         return path
 
     def look(self):
@@ -126,7 +127,8 @@ class Rendezvous:
         first, *others = self._ranks
         for name, value in self._told(first)["options"].items():
             for rank in others:
-                if (other := self._told(rank)["options"][name]) != value:
+                other = self._told(rank)["options"][name]
+                if json.dumps(other) != json.dumps(value):
                     raise ValueError(f"{name}: expected {value!r} on rank {rank}, as on rank {first}, got {other!r}")
 
     def _of_leader(self, name):

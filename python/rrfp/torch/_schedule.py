@@ -76,6 +76,15 @@ class ReadySchedule(PipelineScheduleMulti):
     ):
         stages = list(stages) if isinstance(stages, (list, tuple)) else [stages]
         stages.sort(key=lambda stage: stage.stage_index)
+        if not isinstance(settings, (dict, type(None))):
+            raise TypeError(f"settings: expected a dict with keys of a job, got {type(settings).__name__}")
+        for key in settings or {}:
+            if key in ("name", "transport.key_file") or str(key).startswith("pipeline."):
+                raise ValueError(f'settings["{key}"]: expected none, because the schedule sets it')
+        if seed is not None and (not isinstance(seed, int) or not 0 <= seed < 2**64):
+            raise ValueError(f"seed: expected an integer from 0 to 2^64 - 1, got {seed!r}")
+        if not hasattr(trace, "__bool__"):
+            raise TypeError(f"trace: expected True or False, got {type(trace).__name__}")
         if gradient_order not in ("exact", "any"):
             raise ValueError(f"gradient_order: expected 'exact' or 'any', got {gradient_order!r}")
         if split_backward not in (True, False, "auto"):
@@ -117,6 +126,7 @@ class ReadySchedule(PipelineScheduleMulti):
         self._options = {"policy": policy, "slots": slots, "hang_timeout_s": hang_timeout_s}
         self._settings = {_KEYS[name]: value for name, value in self._options.items()} | with_whole_tasks(settings or {})
         self._runtime = None
+        self._raised = None  # the last error of the runtime
         self._place = None
         self.last = None  #: figures of the last step: its number, duration in ms, and bubble
 
@@ -191,7 +201,11 @@ class ReadySchedule(PipelineScheduleMulti):
         """Leaves the pipeline; all ranks call it after their last step. Otherwise the others report a lost rank."""
         if self._runtime is not None:
             runtime, self._runtime = self._runtime, None
-            runtime.finish()
+            try:
+                runtime.finish()
+            except Error as e:
+                if str(e) != self._raised:  # which the program has had
+                    raise
 
     # ---- steps
 
@@ -238,6 +252,7 @@ class ReadySchedule(PipelineScheduleMulti):
                 figures = self._runtime.step(self._has_backward, False, [] if batch.n is None else [batch.n])
             self.last = {name: figures[name] for name in ("step", "ms", "bubble")}
         except Error as e:
+            self._raised = str(e)
             self._kept.raise_as_cause(e)
         finally:
             for part in self._parts:
@@ -276,6 +291,8 @@ class ReadySchedule(PipelineScheduleMulti):
         }
         for part in self._parts:
             part.seed, part.steps_before = self._seed, self._first_step - 1
+            if len(place.domain) > 1:
+                part.split_as_others()
         in_order = self._forwards_in_order
         if in_order is None:
             in_order = any(part.forwards_in_order for part in self._parts)
