@@ -124,7 +124,7 @@ void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
           predicted ? std::to_string(slots) : "-",
           predicted ? fmt::format("{:.1f}", slot * slots) : "-");
   }
-  print("share: part of the time of a step's tasks, according to {}\n",
+  print("share: of the time of a step's tasks, by {}\n",
         has_times(j) ? "[cost]" : "estimated operations and cost.speed");
 }
 

@@ -117,7 +117,8 @@ class Part:
             raise RuntimeError(
                 "forward changes in place what it has returned for another microbatch: expected a new tensor for each"
             )
-        self._last_outputs = [(value.detach(), value._version) for value in outputs if not value.is_inference()]
+        plain = (value for value in outputs if type(value) is torch.Tensor and not value.is_inference())
+        self._last_outputs = [(value.detach(), value._version) for value in plain]
 
     def weight(self, mb, folds):
         """W of a microbatch whose B has run."""

@@ -257,5 +257,5 @@ TEST_CASE("Slurm loses a machine, and the job goes on with a spare node") {
   CHECK(slurm.is_over(std::chrono::seconds{120}));
   INFO(text_of(log) << slurm.state(submitted) << shell("sinfo -N").out);
   CHECK_THAT(slurm.state(submitted), Contains("JobState=COMPLETED") && Contains("ExitCode=0:0"));
-  CHECK_THAT(text_of(log), Contains("goes on without node 1") && Contains("step 1000/1000"));
+  CHECK_THAT(text_of(log), Contains("continues without node 1") && Contains("step 1000/1000"));
 }

@@ -114,6 +114,7 @@ def model_of(family):
     for module in model.modules():
         if type(module).__name__ == "PhimoeTopKRouter":  # in training it draws random numbers
             type(module).train = lambda self, mode=True: torch.nn.Module.train(self, False)
+            module.train()
         for name, value in vars(module).items():
             if isinstance(value, float) and ("drop" in name or isinstance(module, torch.nn.Dropout) and name == "p"):
                 setattr(module, name, 0.0)

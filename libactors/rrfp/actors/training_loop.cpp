@@ -241,10 +241,21 @@ void training_loop::wait_for_batch(step_id step) {
   if (fed_ != step) throw std::runtime_error("the training is over");
 }
 
-std::optional<step_id> training_loop::begun_elsewhere() {
-  if (caller_) return caller_->unwanted_step();
-  const std::lock_guard lock{mutex_};
-  return awaited_;
+void training_loop::check_begun(step_id own, std::optional<clock::time_point>& differs_since) {
+  // Others may begin the next step before this process knows that its own is complete, but only for
+  // a moment.
+  constexpr std::chrono::seconds moment{5};
+  const auto begun = [this] {
+    if (caller_) return caller_->unwanted_step();
+    const std::lock_guard lock{mutex_};
+    return awaited_;
+  }();
+  if (!begun || *begun == own) return differs_since.reset();
+  if (!differs_since) differs_since = clock::now();
+  if (clock::now() - *differs_since > moment && !is_over())
+    abandon(fmt::format("expected {}, as other processes have begun, got {}", to_string(*begun),
+                        to_string(own)),
+            error_kind::bad_input);
 }
 
 void training_loop::close(const std::string& why) {
@@ -312,22 +323,12 @@ result<passed_step> training_loop::pass(step_purpose purpose, microbatch_counts 
   const auto other =
       purpose == step_purpose::training ? step_purpose::accumulation : step_purpose::training;
   const auto differs = [&] { return trains && summaries_.contains({other, number_of(id)}); };
-  // Others may begin the next step before this process knows that this one is complete, but only
-  // for a moment.
-  constexpr std::chrono::seconds moment{5};
-  std::optional<std::chrono::steady_clock::time_point> differs_since;
-  const auto check_begun = [&] {
-    if (look) look();
-    const auto begun = begun_elsewhere();
-    if (!begun || *begun == id) return differs_since.reset();
-    const auto now = std::chrono::steady_clock::now();
-    if (!differs_since) differs_since = now;
-    if (now - *differs_since > moment && !is_over())
-      abandon(fmt::format("expected {}, as other processes have begun, got {}", to_string(*begun),
-                          to_string(id)),
-              error_kind::bad_input);
-  };
-  wait_until([&] { return over_ || summaries_.contains(step) || differs(); }, check_begun);
+  std::optional<clock::time_point> differs_since;
+  wait_until([&] { return over_ || summaries_.contains(step) || differs(); },
+             [&] {
+               if (look) look();
+               check_begun(id, differs_since);
+             });
   std::unique_lock lock{mutex_};
   const auto at = summaries_.find(step);
   if (at == summaries_.end()) {

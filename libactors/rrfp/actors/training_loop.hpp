@@ -126,6 +126,7 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   void note(const std::string& line);
 
  private:
+  using clock = std::chrono::steady_clock;
   class program;
 
   /// Whether a step may have so many microbatches.
@@ -142,8 +143,8 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   /// prepares its batch may draw from generators that forwards would disturb. Throws after a limit,
   /// or if the run is over.
   void wait_for_batch(step_id step);
-  /// A step that other processes have begun, and for which ranks here wait.
-  std::optional<step_id> begun_elsewhere();
+  /// Ends the training if other processes have begun another step than this one for too long.
+  void check_begun(step_id own, std::optional<clock::time_point>& differs_since);
   /// Computes meanwhile, if this thread does. `is_done` is called with mutex_ locked, `look`
   /// without.
   void wait_until(const std::function<bool()>& is_done, const std::function<void()>& look);

@@ -51,7 +51,8 @@ result<std::string> head_of(const std::string& file, std::size_t bytes_max) {
   for (auto piece = source->next(); !piece.empty() && head.size() < bytes_max;
        piece = source->next())
     head += piece;
-  if (!source->fault().empty()) return error{file + ": " + source->fault()};
+  if (!source->fault().empty())
+    return error{file + ": expected a whole file, got " + source->fault()};
   head.resize(std::min(head.size(), bytes_max));
   return head;
 }

@@ -198,7 +198,8 @@ class ReadySchedule(PipelineScheduleMulti):
         return self._open().metrics()
 
     def close(self):
-        """Leaves the pipeline; all ranks call it after their last step. Otherwise the others report a lost rank."""
+        """Leaves the pipeline; all ranks call it after their last step. Otherwise the others report a lost rank, and the
+        threads and connections stay until the program ends."""
         if self._runtime is not None:
             runtime, self._runtime = self._runtime, None
             try:
