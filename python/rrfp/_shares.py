@@ -137,6 +137,8 @@ def _set_total(parameter, terms, counts, replicas):
 
 def sum_over(group, gradient):
     """In place, in the order of the members."""
+    if gradient.layout != torch.strided:
+        raise RuntimeError(f"expected dense gradients with replicas or tensor-parallel ranks, got {gradient.layout}")
     mine = real(gradient)
     host = mine.detach().to("cpu", _type_of_sums(mine.dtype)).contiguous()
     group.sum(to_dlpack(host))

@@ -201,6 +201,15 @@ def test_modules_and_optimizers_that_a_pipeline_cannot_have_are_refused():
             step(**{"parts": wrong.pop("stages", mlp(2)), "optimizer": adam, **wrong})
 
 
+def test_sparse_gradients_are_refused_with_replicas():
+    parts = lambda index, count: torch.nn.Linear(4, 3) if index else torch.nn.Embedding(10, 4, sparse=True)
+    sgd = lambda parameters: torch.optim.SGD(parameters, 0.1)
+    two = {"n_stages": 2, "optimizer": sgd, "settings": {"pipeline.replicas": 2}}
+    with rrfp.Pipeline(parts, torch.nn.functional.cross_entropy, 2, **two) as pipe:
+        with pytest.raises(rrfp.Error, match="expected dense gradients with replicas .*, got torch.sparse_coo"):
+            pipe.step(torch.arange(8), target=torch.zeros(8, dtype=torch.int64))
+
+
 def test_a_program_whose_forwards_leave_graphs_behind_ends_in_order():
     """Of a thread of the pipeline: the last reference to a graph goes with the thread."""
     program = (
