@@ -19,7 +19,7 @@ RUNS = [
     (2, {"split_backward": False, "settings": JITTER}, ["one_chunk", "interleaved"]),
     (2, {"policy": "bf", "slots": 2}, ["one_chunk", "v_shape"]),
     (4, {}, ["fully_sharded", "replicated", "tensor_parallel", "tensor_parallel_at_the_end", "collective_outside"]),
-    (4, {"hang_timeout_s": 20}, ["replicated_experts", "verdicts_that_differ"]),
+    (4, {"hang_timeout_s": 45}, ["replicated_experts", "verdicts_that_differ"]),
     (2, {}, ["in_a_trainer", "reported", "refused", "raised", "disagreeing", "other_options", "other_kinds"]),
     (2, {}, ["interrupted"]),
 ]
