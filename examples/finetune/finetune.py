@@ -319,24 +319,25 @@ def main():
         settings={**settings, **dict(setting.split("=", 1) for setting in given.set)},
     )
 
-    def run(kind, rows):
-        """Mean and number of the loss terms, the same in all processes."""
-        n = given.microbatches
-        rows = [*rows, *[[([0], [IGNORED])]] * (n - len(rows))]  # A row that fills up has nothing to learn.
-        cut = [rows[len(rows) * i // n : len(rows) * (i + 1) // n] for i in range(n)]
+    def run_microbatches(kind, cut):
+        """cut: the rows of each microbatch."""
         ids, positions, targets = zip(*map(tensors_of, cut))
         kwargs = [{"position_ids": p} for p in positions] if given.pack else None
         inputs = (list(ids), kwargs) if RANK == 0 else (None, None)
         kind(*inputs, list(targets) if RANK == WORLD - 1 else None, return_outputs=False)
+
+    def run(kind, rows):
+        """Mean and number of the loss terms, the same in all processes."""
+        n = given.microbatches
+        rows = [*rows, *[[([0], [IGNORED])]] * (n - len(rows))]  # A row that fills up has nothing to learn.
+        run_microbatches(kind, [rows[len(rows) * i // n : len(rows) * (i + 1) // n] for i in range(n)])
         return pipe.last.loss, pipe.last.count
 
     def keeps_chats_apart():
         """Whether the loss of the second chat of a row is the same to the last bit after two different first ones."""
         second = [at % vocabulary for at in range(3, 11)]
         rows = [[([at % vocabulary] * 8, [IGNORED] * 8), (second, second)] for at in (1, 2)]
-        ids, positions, targets = zip(*(tensors_of([rows[i % 2]]) for i in range(max(2, given.microbatches))))
-        inputs = (list(ids), [{"position_ids": p} for p in positions]) if RANK == 0 else (None, None)
-        pipe.eval_microbatches(*inputs, list(targets) if RANK == WORLD - 1 else None, return_outputs=False)
+        run_microbatches(pipe.eval_microbatches, [[rows[i % 2]] for i in range(max(2, given.microbatches))])
         return len(set(pipe.last.losses)) == 1
 
     def held_out_loss():

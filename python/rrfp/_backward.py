@@ -205,12 +205,15 @@ def again(outputs, grads, inputs, retained):
     order, _ = _walk([o.grad_fn for o in outputs if o.grad_fn is not None], ())
     wanted = [v for v in inputs if v.requires_grad]
     beside = wanted if any(map(_fails_alone, order)) else []
-    leaves = [node.variable for node in order if hasattr(node, "variable")]
-    weights = [leaf for leaf in leaves if all(leaf is not v for v in wanted)]
+    weights = [leaf for leaf in _leaves_in(order) if all(leaf is not v for v in wanted)]
     return _input_grads(outputs, grads, inputs), Again(outputs, grads, weights, beside, retained)
 
 
 def leaves_of(outputs):
     """The leaves on which the outputs depend and that get a gradient."""
     order, _ = _walk([o.grad_fn for o in outputs if o.grad_fn is not None], ())
-    return [node.variable for node in order if hasattr(node, "variable")]
+    return _leaves_in(order)
+
+
+def _leaves_in(nodes):
+    return [node.variable for node in nodes if hasattr(node, "variable")]

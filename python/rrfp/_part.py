@@ -48,15 +48,19 @@ class Part:
         parameters = list(self.module.parameters()) if trains else []  # those of a step stay the same
         self._slots = self.gradient_slots(parameters)
         self._unset = [slot for slot in self._slots if slot.value() is None]
-        # Compilation makes both halves one, and hooks on several gradients want them from one backward.
-        is_whole = any(map(has_multi_grad_hook, parameters)) or self._splits == "auto" and is_compiled(self.module)
-        self._may_split = trains and self._splits in (True, "auto") and not is_whole
+        self._may_split = trains and self._may_split_backward(parameters)
         if any(map(may_have_hooks_of_accumulation, parameters)):
             # Such hooks see the gradients of earlier microbatches, and may change parameters, which the versions show.
             # In the first step the values are compared, too: a change through .data has no version.
             copy = (lambda p: None) if self._has_checked_hooks else (lambda p: p.detach().clone())
             self._versions = [(p, p._version, copy(p)) for p in parameters]
             self._has_checked_hooks = True
+
+    def _may_split_backward(self, parameters):
+        if any(map(has_multi_grad_hook, parameters)):  # which want their gradients from one backward
+            return False
+        # Compilation makes both halves one.
+        return self._splits is True or self._splits == "auto" and not is_compiled(self.module)
 
     def forward(self, mb, inputs, compute, again=False):
         """Runs compute(is_again), which returns the tensors that get a gradient, and a result, which this returns.

@@ -17,7 +17,7 @@ from ._draws import is_inside
 from ._errors import Error
 from ._model import Model, parts_of, text_of
 from ._rendezvous import AgentStore
-from ._settings import in_words_of_settings, lines_of, with_whole_tasks
+from ._settings import check_flag, check_settings, in_words_of_settings, lines_of, with_whole_tasks
 from ._settings import text_of as text_of_setting
 from ._timeline import Timeline
 
@@ -119,14 +119,14 @@ class Pipeline:
                 raise TypeError(f"{name}: expected a function, got {text_of(value)}")
         _check_kind("args_chunk_spec", args_chunk_spec, "a tuple with a spec for each argument", (tuple, list, type(None)))
         _check_kind("kwargs_chunk_spec", kwargs_chunk_spec, "a dict with a spec for each argument", (dict, type(None)))
-        _check_flag("trace", trace)
+        check_flag("trace", trace)
         if autocast not in (None, torch.bfloat16, torch.float16):
             raise TypeError(f"autocast: expected torch.bfloat16, torch.float16 or None, got {autocast!r}")
         self._count = count
         self._chunk_specs = (args_chunk_spec, kwargs_chunk_spec)
         self._output_merge_spec = output_merge_spec
         check_merge_spec(output_merge_spec)
-        _check_kind("settings", settings, "a dict with keys of a job", (dict, type(None)))
+        check_settings(settings)
         settings = dict(settings or {})
         replicas, ranks = (_number(settings, f"pipeline.{key}") for key in ("replicas", "tp"))
         if "pipeline.microbatches" in settings:
@@ -439,7 +439,7 @@ class Pipeline:
         self._check_idle()
         if losses is not None and not hasattr(losses, "extend"):
             raise TypeError(f"losses: expected a list, got {text_of(losses)}")
-        _check_flag("update", update)
+        check_flag("update", update)
         batch.keeps_outputs = return_outputs
         if self._is_emulated and (batch.has_inputs() or batch.has_targets()):
             raise ValueError("step(): expected no arguments with emulated devices, which compute nothing")
@@ -516,11 +516,6 @@ class Pipeline:
 def _check_kind(name, value, expected, kinds):
     if not isinstance(value, kinds):
         raise TypeError(f"{name}: expected {expected}, got {text_of(value)}")
-
-
-def _check_flag(name, value):
-    if not hasattr(value, "__bool__"):
-        raise TypeError(f"{name}: expected True or False, got {text_of(value)}")
 
 
 def _number(settings, key, least=1):

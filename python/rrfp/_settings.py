@@ -14,6 +14,16 @@ def lines_of(settings):
     return [f"{key}={text_of(value)}" for key, value in settings.items()]
 
 
+def check_settings(settings):
+    if not isinstance(settings, (dict, type(None))):
+        raise TypeError(f"settings: expected a dict with keys of a job, got {type(settings).__name__}")
+
+
+def check_flag(name, value):
+    if not hasattr(value, "__bool__"):
+        raise TypeError(f"{name}: expected True or False, got {type(value).__name__}")
+
+
 # A part of a program runs each task once and whole.
 _of_tasks = {"dispatch.weight_pieces": 1, "dispatch.early_forwards": 0}
 

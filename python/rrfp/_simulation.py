@@ -5,7 +5,7 @@ import os
 import statistics
 
 from . import _runtime
-from ._settings import called
+from ._settings import called, check_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +33,5 @@ def simulate(job=None, *, settings=None, steps=1):
     path = None if job is None else os.fspath(job)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps: expected an integer >= 1, got {steps!r}")
-    if not isinstance(settings, (dict, type(None))):
-        raise TypeError(f"settings: expected a dict with keys of a job, got {type(settings).__name__}")
+    check_settings(settings)
     return Simulation(**called(lambda lines: _runtime.simulate(path, lines, steps), settings or {}))

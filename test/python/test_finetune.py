@@ -63,9 +63,9 @@ def program():
     return program
 
 
-def arguments(folder, out, *more, chats="chats/train.jsonl"):
+def arguments(folder, out, *more, chats="chats/train.jsonl", model="model"):
     fixed = ["--steps=12", "--every=6", "--lr=1e-2", "--weight-decay=0.1", "--warmup=3", "--schedule=cosine"]
-    return [str(folder / "model"), str(folder / chats), str(folder / out), *fixed, *more]
+    return [str(folder / model), str(folder / chats), str(folder / out), *fixed, *more]
 
 
 def rows_of(output):
@@ -233,10 +233,7 @@ def test_buffers_and_settings_of_generation_are_saved(folder, program):
     model.generation_config.update(temperature=0.6, do_sample=True, eos_token_id=[2, 7])
     model.save_pretrained(folder / "experts")
     transformers.AutoTokenizer.from_pretrained(folder / "model").save_pretrained(folder / "experts")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["finetune.py", *arguments(folder, "of experts", "--steps=1")])
-        sys.argv[1] = str(folder / "experts")
-        program.main()
+    run(program, folder, "of experts", "--steps=1", model="experts")
     saved = model_of(folder / "of experts/best")
     now = [value for name, value in saved.named_buffers() if name.endswith("e_score_correction_bias")]
     assert all(map(torch.equal, now, biases))
@@ -261,10 +258,8 @@ def test_chats_that_see_each_other_are_not_packed(folder, program):
     config = transformers.BloomConfig(vocab_size=301, hidden_size=32, n_layer=2, n_head=4)
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder / "bloom")
     transformers.AutoTokenizer.from_pretrained(folder / "model").save_pretrained(folder / "bloom")
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit, match="^--pack: expected a model that keeps the"):
-        patch.setattr(sys, "argv", ["finetune.py", *arguments(folder, "seen", "--pack")])
-        sys.argv[1] = str(folder / "bloom")
-        program.main()
+    with pytest.raises(SystemExit, match="^--pack: expected a model that keeps the"):
+        run(program, folder, "seen", "--pack", model="bloom")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from .. import _runtime
 from .._closing import close_at_exit
 from .._errors import Error
 from .._rank import Kept
-from .._settings import called, with_whole_tasks
+from .._settings import called, check_flag, check_settings, with_whole_tasks
 from ._domain import mesh_finder, ranks_of
 from ._part import Local, StagePart
 from ._rendezvous import Rendezvous
@@ -76,15 +76,13 @@ class ReadySchedule(PipelineScheduleMulti):
     ):
         stages = list(stages) if isinstance(stages, (list, tuple)) else [stages]
         stages.sort(key=lambda stage: stage.stage_index)
-        if not isinstance(settings, (dict, type(None))):
-            raise TypeError(f"settings: expected a dict with keys of a job, got {type(settings).__name__}")
+        check_settings(settings)
         for key in settings or {}:
             if key in ("name", "transport.key_file") or str(key).startswith("pipeline."):
                 raise ValueError(f'settings["{key}"]: expected none, because the schedule sets it')
         if seed is not None and (not isinstance(seed, int) or not 0 <= seed < 2**64):
             raise ValueError(f"seed: expected an integer from 0 to 2^64 - 1, got {seed!r}")
-        if not hasattr(trace, "__bool__"):
-            raise TypeError(f"trace: expected True or False, got {type(trace).__name__}")
+        check_flag("trace", trace)
         if gradient_order not in ("exact", "any"):
             raise ValueError(f"gradient_order: expected 'exact' or 'any', got {gradient_order!r}")
         if split_backward not in (True, False, "auto"):
