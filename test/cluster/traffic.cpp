@@ -1,5 +1,7 @@
 #include "traffic.hpp"
 
+#include <rrfp/base/codec.hpp>
+
 namespace rrfp::cluster {
 
 using namespace membership_core;
@@ -78,34 +80,13 @@ purpose purpose_of(mail_kind kind) {
   return purpose::steps;
 }
 
-namespace {
-
-/// As the wire format of the membership: numbers with their size, texts with a length before them.
-struct size_of_fields {
-  std::uint64_t bytes = 5;  // length and type of a frame
-  void operator()(const auto& x) { bytes += sizeof x; }
-  void text(const std::string& t, std::size_t) { bytes += 4 + t.size(); }
-  void list(const std::vector<std::uint32_t>& all, std::size_t) { bytes += 4 + 4 * all.size(); }
-  void list(const auto& all, std::size_t) {
-    bytes += 4;
-    for (const auto& one : all) one.fields(*this, one);
-  }
-};
-
-}  // namespace
-
 std::uint64_t bytes_of(const frame& f) {
   // A claim names the version and the job.
   constexpr std::uint64_t claim_bytes = 60;
   const auto* const m = std::get_if<any_message>(&f);
   if (m == nullptr) return claim_bytes;
-  return std::visit(
-      [](auto message) {
-        size_of_fields counted;
-        message.fields(counted, message);
-        return counted.bytes;
-      },
-      *m);
+  constexpr std::uint64_t frame_bytes = 5;  // length and type
+  return std::visit([](const auto& x) { return frame_bytes + encoded(x).size(); }, *m);
 }
 
 }  // namespace rrfp::cluster

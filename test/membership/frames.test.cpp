@@ -80,7 +80,7 @@ TEST_CASE("A heartbeat overtakes bulk data, a goodbye does not") {
   for (auto f = reader.next(); f.ok() && f->has_value(); f = reader.next()) {
     order.push_back((*f)->type);
     if ((*f)->type != piece::type) continue;
-    const auto p = decode<piece>((*f)->payload);
+    const auto p = decoded<piece>((*f)->payload);
     REQUIRE(p.has_value());
     CHECK((p->round == 3 && p->bytes_total == 2 * piece_bytes_max + 5));
     bytes += p->bytes.size();
@@ -90,13 +90,13 @@ TEST_CASE("A heartbeat overtakes bulk data, a goodbye does not") {
 }
 
 TEST_CASE("A message of the wrong size, or with a text over its limit, does not decode") {
-  const auto good = encode(ping{5, "step 1"});
-  CHECK(decode<ping>(good)->status == "step 1");
+  const auto good = encoded(ping{5, "step 1"});
+  CHECK(decoded<ping>(good)->status == "step 1");
   for (std::size_t i = 0; i < good.size(); ++i)
-    CHECK_FALSE(decode<ping>(good.substr(0, i)).has_value());
-  CHECK_FALSE(decode<ping>(good + "x").has_value());
-  CHECK(decode<ping>(encode(ping{5, std::string(status_bytes_max, 's')})).has_value());
-  CHECK_FALSE(decode<ping>(encode(ping{5, std::string(status_bytes_max + 1, 's')})).has_value());
+    CHECK_FALSE(decoded<ping>(good.substr(0, i)).has_value());
+  CHECK_FALSE(decoded<ping>(good + "x").has_value());
+  CHECK(decoded<ping>(encoded(ping{5, std::string(status_bytes_max, 's')})).has_value());
+  CHECK_FALSE(decoded<ping>(encoded(ping{5, std::string(status_bytes_max + 1, 's')})).has_value());
 }
 
 }  // namespace rrfp::actors::control

@@ -195,7 +195,7 @@ class raw_connection {
   std::string refusal() {
     for (auto f = next(); f; f = next())
       if (f->type == control::refuse::type)
-        return control::decode<control::refuse>(f->payload).value_or(control::refuse{"?"}).reason;
+        return decoded<control::refuse>(f->payload).value_or(control::refuse{"?"}).reason;
     return {};
   }
 
@@ -234,7 +234,7 @@ class tls_connection {
     send(std::move(f));
     const auto answer = next();
     if (!answer || answer->type != control::refuse::type) return {};
-    return control::decode<control::refuse>(answer->payload).value_or(control::refuse{"?"}).reason;
+    return decoded<control::refuse>(answer->payload).value_or(control::refuse{"?"}).reason;
   }
   control::tls::end ended() const { return end_; }
 

@@ -65,8 +65,8 @@ TEST_CASE("Two sides with the same key pass frames in both directions") {
   REQUIRE(both.node->is_secure());
   REQUIRE(both.node_0->is_secure());
   CHECK(both.node_0->named() == node_id{2});
-  CHECK(decode<ping>((*both.node_0->in().next())->payload)->status == "to node 0");
-  CHECK(decode<ping>((*both.node->in().next())->payload)->status == "from node 0");
+  CHECK(decoded<ping>((*both.node_0->in().next())->payload)->status == "to node 0");
+  CHECK(decoded<ping>((*both.node->in().next())->payload)->status == "from node 0");
 }
 
 TEST_CASE("Sides with different keys do not pass a frame, and both learn why") {
@@ -104,7 +104,7 @@ TEST_CASE("Frames of many pieces arrive whole although the socket is full in bet
     REQUIRE(both.node->flush());
     CHECK(both.node_0->receive().ended == end_of::none);
     for (auto f = both.node_0->in().next(); f.value(); f = both.node_0->in().next())
-      got += decode<piece>((**f).payload)->bytes;
+      got += decoded<piece>((**f).payload)->bytes;
   }
   CHECK((got == *bytes));
 }

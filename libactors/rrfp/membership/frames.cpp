@@ -22,7 +22,7 @@ result<std::optional<frame>> frame_reader::next() {
   const auto rest = std::string_view{buffer_}.substr(read_);
   if (rest.size() < length_bytes) return std::optional<frame>{};
   std::uint32_t size = 0;
-  byte_reader{rest.substr(0, length_bytes)}(size);
+  byte_reader{rest}.get(size);
   if (size < 1 || size > size_max_)
     return fail(fmt::format("expected a frame of 1 to {} bytes, got {}", size_max_, size));
   if (rest.size() < length_bytes + size) return std::optional<frame>{};
@@ -74,7 +74,7 @@ any_message to_message(const frame& f) {
   any_message found = malformed{};
   const auto read = [&]<class Message>(Message*) {
     if (f.type != Message::type) return;
-    if (auto m = decode<Message>(f.payload)) found = *std::move(m);
+    if (auto m = decoded<Message>(f.payload)) found = *std::move(m);
   };
   [&]<class... Messages>(std::variant<Messages...>*) {
     (read(static_cast<Messages*>(nullptr)), ...);
@@ -84,8 +84,8 @@ any_message to_message(const frame& f) {
 
 std::string to_bytes(const frame& f) {
   byte_writer writer;
-  writer(static_cast<std::uint32_t>(1 + f.payload.size()));
-  writer(f.type);
+  writer.put(static_cast<std::uint32_t>(1 + f.payload.size()));
+  writer.put(f.type);
   auto bytes = writer.take();
   bytes.reserve(bytes.size() + f.payload.size());
   return bytes += f.payload;

@@ -70,7 +70,7 @@ class outbox {
 
 template <class Message>
 frame to_frame(const Message& message) {
-  return {Message::type, encode(message)};
+  return {Message::type, encoded(message)};
 }
 
 /// Encodes the message that the variant holds.

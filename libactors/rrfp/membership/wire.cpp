@@ -37,10 +37,10 @@ verdict judge_claim(const job_identity& job, const frame& f) {
     return {{}, "expected a claim"};
   // The first field of every version; what follows it may differ.
   std::uint16_t wire = 0;
-  byte_reader{std::string_view{f.payload}.substr(0, sizeof wire)}(wire);
+  byte_reader{f.payload}.get(wire);
   if (wire != wire_version)
     return {{}, fmt::format("wire version: expected {}, got {}", wire_version, wire)};
-  const auto c = decode<claim>(f.payload);
+  const auto c = decoded<claim>(f.payload);
   if (!c) return {{}, "expected a claim"};
   auto reason = difference(job, c->job);
   if (reason.empty() && c->node >= job.nodes)
@@ -51,7 +51,7 @@ verdict judge_claim(const job_identity& job, const frame& f) {
 verdict judge_answer(node_id leader, const frame& f) {
   if (f.type == accept::type && f.payload.empty()) return {leader};
   const auto name = name_of(leader, {});
-  const auto no = f.type == refuse::type ? decode<refuse>(f.payload) : std::nullopt;
+  const auto no = f.type == refuse::type ? decoded<refuse>(f.payload) : std::nullopt;
   if (!no) return {leader, name + " sent a malformed answer"};
   return {leader, "refused by " + name + ": " + printable(no->reason), no->for_now != 0,
           no->for_now == 2};

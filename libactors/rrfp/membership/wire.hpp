@@ -6,10 +6,9 @@
 #include <optional>
 #include <string>
 
+#include <rrfp/base/codec.hpp>
 #include <rrfp/base/ids.hpp>
 #include <rrfp/core/membership_messages.hpp>
-
-#include "bytes.hpp"
 
 namespace rrfp::actors::control {
 
@@ -29,12 +28,9 @@ struct job_identity {
   std::uint32_t nodes = 0;
   std::string vector_instructions{};
 
-  static void fields(auto& a, auto& m) {
-    a.text(m.version, name_bytes_max);
-    a.text(m.job_id, name_bytes_max);
-    a(m.job_hash);
-    a(m.nodes);
-    a.text(m.vector_instructions, name_bytes_max);
+  friend auto fields(auto f, job_identity& x) {
+    return f(at_most(x.version, name_bytes_max), at_most(x.job_id, name_bytes_max), x.job_hash,
+             x.nodes, at_most(x.vector_instructions, name_bytes_max));
   }
 };
 
@@ -46,18 +42,12 @@ struct claim {
   std::uint64_t process = 0;
   std::uint8_t again = 0;
 
-  static void fields(auto& a, auto& m) {
-    a(m.wire);
-    job_identity::fields(a, m.job);
-    a(m.node);
-    a(m.process);
-    a(m.again);
-  }
+  friend auto fields(auto f, claim& x) { return f(x.wire, x.job, x.node, x.process, x.again); }
 };
 
 struct accept {
   static constexpr std::uint8_t type = 4;
-  static void fields(auto&, auto&) {}
+  friend auto fields(auto f, accept&) { return f(); }
 };
 
 struct refuse {
@@ -67,9 +57,8 @@ struct refuse {
   /// and another one takes its place.
   std::uint8_t for_now = 0;
 
-  static void fields(auto& a, auto& m) {
-    a.text(m.reason, reason_bytes_max);
-    a(m.for_now);
+  friend auto fields(auto f, refuse& x) {
+    return f(at_most(x.reason, reason_bytes_max), x.for_now);
   }
 };
 

@@ -5,9 +5,12 @@
 #include <rrfp/base/bytes.hpp>
 #include <rrfp/base/ids.hpp>
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,13 +18,25 @@ namespace rrfp {
 
 template <class T>
 concept has_fields = requires(T& x) {
-  fields([](auto&...) {}, x);
+  fields([](auto&&...) {}, x);
 };
+
+/// A text or a vector that is read only up to a size, in bytes or items.
+template <class T>
+struct limited {
+  T& of;
+  std::size_t size_max;
+};
+
+template <class T>
+limited<T> at_most(T& x, std::size_t size_max) {
+  return {x, size_max};
+}
 
 class encoder {
  public:
   template <class... Members>
-  void operator()(Members&... members) {
+  void operator()(Members&&... members) {
     (put(members), ...);
   }
   std::string take() { return bytes_.take(); }
@@ -30,9 +45,13 @@ class encoder {
   template <class T>
   void put(T& x) {
     if constexpr (has_fields<T>)
-      fields([this](auto&... members) { (*this)(members...); }, x);
+      fields([this](auto&&... members) { (*this)(members...); }, x);
     else
       bytes_.put(x);
+  }
+  template <class T>
+  void put(limited<T>& x) {
+    put(x.of);
   }
   template <class Tag, class Rep>
   void put(id<Tag, Rep>& x) {
@@ -70,7 +89,7 @@ class decoder {
   explicit decoder(std::string_view bytes) : bytes_(bytes) {}
 
   template <class... Members>
-  void operator()(Members&... members) {
+  void operator()(Members&&... members) {
     (get(members), ...);
   }
   bool complete() const { return bytes_.complete(); }
@@ -79,10 +98,15 @@ class decoder {
   template <class T>
   void get(T& x) {
     if constexpr (has_fields<T>)
-      fields([this](auto&... members) { (*this)(members...); }, x);
+      fields([this](auto&&... members) { (*this)(members...); }, x);
     else
       bytes_.get(x);
   }
+  template <class T>
+  void get(limited<T>& x) {
+    get(x.of, x.size_max);
+  }
+  void get(std::string& text, std::size_t bytes_max = SIZE_MAX) { bytes_.get(text, bytes_max); }
   template <class Tag, class Rep>
   void get(id<Tag, Rep>& x) {
     Rep value{};
@@ -90,11 +114,12 @@ class decoder {
     x = id<Tag, Rep>{value};
   }
   template <class T>
-  void get(std::vector<T>& all) {
+  void get(std::vector<T>& all, std::size_t items_max = SIZE_MAX) {
     // Grows with what is read: the count alone must not make it large.
     all.clear();
-    for (auto left = bytes_.get_count(); left > 0 && !bytes_.failed(); --left)
-      get(all.emplace_back());
+    auto left = bytes_.get_count();
+    if (left > items_max) return bytes_.fail();
+    for (; left > 0 && !bytes_.failed(); --left) get(all.emplace_back());
   }
   template <class T>
   void get(std::optional<T>& x) {

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include <rrfp/base/codec.hpp>
 #include <rrfp/base/ids.hpp>
 
 namespace rrfp::membership_core {
@@ -39,10 +40,8 @@ struct introduce {
   /// the job must have all nodes.
   std::vector<std::uint32_t> quorum{};
 
-  static void fields(auto& a, auto& m) {
-    a.text(m.description, description_bytes_max);
-    a(m.port);
-    a.list(m.quorum, nodes_max);
+  friend auto fields(auto f, introduce& x) {
+    return f(at_most(x.description, description_bytes_max), x.port, at_most(x.quorum, nodes_max));
   }
 };
 
@@ -53,10 +52,8 @@ struct successor {
   std::uint16_t port = 0;
 
   bool operator==(const successor&) const = default;
-  static void fields(auto& a, auto& m) {
-    a(m.node);
-    a.text(m.host, host_bytes_max);
-    a(m.port);
+  friend auto fields(auto f, successor& x) {
+    return f(x.node, at_most(x.host, host_bytes_max), x.port);
   }
 };
 
@@ -67,37 +64,36 @@ struct start {
   std::vector<std::uint32_t> absent{};                   ///< the nodes that the job goes on without
   std::vector<membership_core::successor> successors{};  ///< in this order
 
-  static void fields(auto& a, auto& m) {
-    a.text(m.description, description_bytes_max);
-    a.list(m.absent, nodes_max);
-    a.list(m.successors, successors_max);
+  friend auto fields(auto f, start& x) {
+    return f(at_most(x.description, description_bytes_max), at_most(x.absent, nodes_max),
+             at_most(x.successors, successors_max));
   }
 };
 
 /// The sender, a leader in the place of node 0, has only asked whether node 0 is there again.
 struct inquiry {
   static constexpr std::uint8_t type = 21;
-  static void fields(auto&, auto&) {}
+  friend auto fields(auto f, inquiry&) { return f(); }
 };
 
 /// Node 0 is there again: after the running step, all join it.
 struct leader_returns {
   static constexpr std::uint8_t type = 22;
-  static void fields(auto&, auto&) {}
+  friend auto fields(auto f, leader_returns&) { return f(); }
 };
 
 /// All nodes have agreed on the end of the job. Node 0 says it to a node that comes later; a node
 /// that lost node 0 says it to the next one, instead of its introduction.
 struct over {
   static constexpr std::uint8_t type = 20;
-  static void fields(auto&, auto&) {}
+  friend auto fields(auto f, over&) { return f(); }
 };
 
 struct give_up {
   static constexpr std::uint8_t type = 19;
   std::string reason;
 
-  static void fields(auto& a, auto& m) { a.text(m.reason, reason_bytes_max); }
+  friend auto fields(auto f, give_up& x) { return f(at_most(x.reason, reason_bytes_max)); }
 };
 
 /// A heartbeat of a node to node 0.
@@ -106,10 +102,7 @@ struct ping {
   std::int64_t sent_ns = 0;
   std::string status;
 
-  static void fields(auto& a, auto& m) {
-    a(m.sent_ns);
-    a.text(m.status, status_bytes_max);
-  }
+  friend auto fields(auto f, ping& x) { return f(x.sent_ns, at_most(x.status, status_bytes_max)); }
 };
 
 /// The answer of node 0, and its heartbeat.
@@ -119,10 +112,8 @@ struct pong {
   std::int64_t here_ns = 0;       ///< on the clock of node 0
   std::string status;
 
-  static void fields(auto& a, auto& m) {
-    a(m.ping_sent_ns);
-    a(m.here_ns);
-    a.text(m.status, status_bytes_max);
+  friend auto fields(auto f, pong& x) {
+    return f(x.ping_sent_ns, x.here_ns, at_most(x.status, status_bytes_max));
   }
 };
 
@@ -131,15 +122,12 @@ struct lost {
   std::uint32_t node = 0;
   std::string why;
 
-  static void fields(auto& a, auto& m) {
-    a(m.node);
-    a.text(m.why, reason_bytes_max);
-  }
+  friend auto fields(auto f, lost& x) { return f(x.node, at_most(x.why, reason_bytes_max)); }
 };
 
 struct goodbye {
   static constexpr std::uint8_t type = 36;
-  static void fields(auto&, auto&) {}
+  friend auto fields(auto f, goodbye&) { return f(); }
 };
 
 /// A part of the bytes that a node contributes to exchange `round`, or of the answer of node 0 to
@@ -150,10 +138,8 @@ struct piece {
   std::uint64_t bytes_total = 0;
   std::string bytes;
 
-  static void fields(auto& a, auto& m) {
-    a(m.round);
-    a(m.bytes_total);
-    a.text(m.bytes, piece_bytes_max);
+  friend auto fields(auto f, piece& x) {
+    return f(x.round, x.bytes_total, at_most(x.bytes, piece_bytes_max));
   }
 };
 
@@ -162,13 +148,13 @@ struct no_exchange {
   static constexpr std::uint8_t type = 49;
   std::string why;
 
-  static void fields(auto& a, auto& m) { a.text(m.why, reason_bytes_max); }
+  friend auto fields(auto f, no_exchange& x) { return f(at_most(x.why, reason_bytes_max)); }
 };
 
 /// A message that is none of these, or not within its limits.
 struct malformed {
   static constexpr std::uint8_t type = 0;
-  static void fields(auto&, auto&) {}
+  friend auto fields(auto f, malformed&) { return f(); }
 };
 
 using any_message = std::variant<malformed, introduce, start, over, inquiry, leader_returns,

@@ -7,9 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <rrfp/torch/stage_compute.hpp>
 #include <rrfp/torch/tensors.hpp>
-
-#include "stage_compute_impl.hpp"
 
 namespace rrfp::compute {
 
@@ -39,7 +38,7 @@ void add(gradients& sum, gradients more) {
 
 }  // namespace
 
-void stage_compute::impl::count_in_part(chunk_state& chunk) {
+void stage_compute::count_in_part(chunk_state& chunk) {
   if (shares_.are_own() || !is_training()) return;
   const auto& part = parts_[chunk.part];
   const bool is_complete = ++chunk.part_folded == part.count;
@@ -56,7 +55,7 @@ void stage_compute::impl::count_in_part(chunk_state& chunk) {
 }
 
 /// First whether each parameter has a gradient, then the bytes of those that there are.
-void stage_compute::impl::leave_opened_sum() {
+void stage_compute::leave_opened_sum() {
   const auto left = std::ranges::find(parts_, false, &sum_part::closes);
   if (left == parts_.end() || (!left->opens && !is_sum_joined_)) return;
   const auto number = static_cast<std::size_t>(left - parts_.begin());
@@ -85,7 +84,7 @@ void stage_compute::impl::leave_opened_sum() {
   }
 }
 
-void stage_compute::impl::join_opened_sum(const at::Tensor& opened) {
+void stage_compute::add_opened_sum(const at::Tensor& opened) {
   const auto part = std::ranges::find(parts_, false, &sum_part::opens);
   RRFP_CHECK(part != parts_.end() && !is_sum_joined_, "one sum that another rank has opened");
   const auto bytes = opened.to(config_.device);
@@ -113,7 +112,7 @@ void stage_compute::impl::join_opened_sum(const at::Tensor& opened) {
 
 /// One sum after the other, so that the order is that of the replicas, whoever holds them. The
 /// others add -0, which changes no number.
-void stage_compute::impl::sum_shared_gradients(rank_group& replicas) {
+void stage_compute::sum_shared_gradients(rank_group& replicas) {
   std::vector<std::int64_t> has;
   for (const auto& chunk : chunks_)
     for (std::size_t i = 0; i < chunk.trained.size(); ++i)

@@ -7,8 +7,9 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include <rrfp/torch/stage_compute.hpp>
+
 #include "graph_split.hpp"
-#include "stage_compute_impl.hpp"
 
 namespace rrfp::compute {
 
@@ -25,7 +26,7 @@ std::int64_t thread_time_ns() {
 
 }  // namespace
 
-at::Tensor stage_compute::impl::run_backward(const launch& l, at::Tensor input) {
+at::Tensor stage_compute::run_backward(const launch& l, at::Tensor input) {
   auto& chunk = chunks_[l.what.chunk.value()];
   auto& mb = chunk.microbatches[l.what.mb.value()];
   // The host's time says nothing about the work of a device.
@@ -60,7 +61,7 @@ at::Tensor stage_compute::impl::run_backward(const launch& l, at::Tensor input) 
   return out;
 }
 
-at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, bool fold_inside) {
+at::Tensor stage_compute::backward(const task& t, at::Tensor gradient, bool fold_inside) {
   auto& chunk = chunks_[t.chunk.value()];
   auto& mb = chunk.microbatches[t.mb.value()];
   RRFP_CHECK(mb.stash && !mb.is_backward_done, "a B after its F, once");
@@ -95,8 +96,8 @@ at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, boo
   return out;
 }
 
-at::Tensor stage_compute::impl::run_graph(chunk_state& chunk, in_flight& mb, at::Tensor gradient,
-                                          bool fold_inside) const {
+at::Tensor stage_compute::run_graph(chunk_state& chunk, in_flight& mb, at::Tensor gradient,
+                                    bool fold_inside) const {
   using torch::autograd::impl::gradient_edge;
   if (!mb.root.is_valid()) return {};
   edge_list wanted{gradient_edge(mb.stash->anchor())};
@@ -133,8 +134,7 @@ at::Tensor stage_compute::impl::run_graph(chunk_state& chunk, in_flight& mb, at:
   return mb.input.defined() ? gradients[1] : at::Tensor{};
 }
 
-void stage_compute::impl::fold(chunk_state& chunk, fold_range range,
-                               const in_flight* folded_inside) {
+void stage_compute::fold(chunk_state& chunk, fold_range range, const in_flight* folded_inside) {
   if (range.count == 0) return;
   RRFP_CHECK(range.first.value() == chunk.folded, "folds in the order of the microbatches");
   RRFP_CHECK(range.count <= chunk.microbatches.size() - chunk.folded, "a fold beyond the step");

@@ -9,8 +9,6 @@
 
 #include <rrfp/torch/stage_compute.hpp>
 
-#include "stage_compute_impl.hpp"
-
 #include <xxhash.h>
 
 namespace rrfp::compute {
@@ -102,9 +100,9 @@ result<at::Tensor> find(const pieces_by_name& state, const std::string& name,
 
 }  // namespace
 
-stage_compute::impl::impl(const stage_compute_config& config,
-                          std::vector<std::unique_ptr<stage_module>> chunks,
-                          std::shared_ptr<const batch_source> data)
+stage_compute::stage_compute(const stage_compute_config& config,
+                             std::vector<std::unique_ptr<stage_module>> chunks,
+                             std::shared_ptr<const batch_source> data)
     : config_(config), data_(std::move(data)), scaler_(config.train) {
   for (std::uint32_t c = 0; c < chunks.size(); ++c) {
     chunk_state state;
@@ -129,9 +127,6 @@ stage_compute::impl::impl(const stage_compute_config& config,
   optimizer_ = config_.make_optimizer ? config_.make_optimizer(all)
                                       : make_optimizer(config_.train, std::move(values));
 }
-
-stage_compute::stage_compute(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
-stage_compute::~stage_compute() = default;
 
 result<std::unique_ptr<stage_compute>> stage_compute::make(
     const stage_compute_config& config, std::vector<std::unique_ptr<stage_module>> chunks,
@@ -167,110 +162,95 @@ result<std::unique_ptr<stage_compute>> stage_compute::make(
           "its forward changes buffers, so it may run only once: expected pipeline.recompute = "
           "false"};
   }
-  auto made = std::make_unique<impl>(config, std::move(chunks), std::move(data));
+  std::unique_ptr<stage_compute> made(
+      new stage_compute(config, std::move(chunks), std::move(data)));
   if (made->optimizer_ == nullptr) return error{"make_optimizer gave no optimizer"};
-  return std::unique_ptr<stage_compute>(new stage_compute(std::move(made)));
+  return made;
 }
 
-void stage_compute::begin_step(step_id step, step_purpose purpose,
-                               const microbatch_shares& microbatches) {
-  impl_->begin_step(step, purpose, microbatches);
-}
-at::Tensor stage_compute::run(const launch& l, at::Tensor input) {
-  return impl_->run(l, std::move(input));
-}
 tensor_buffer stage_compute::run(const launch& l, tensor_buffer input) {
   auto t = to_tensor(input);
   input = {};
-  return to_buffer(impl_->run(l, std::move(t)));
+  return to_buffer(run(l, std::move(t)));
 }
 void stage_compute::prepare_thread() { prepare_compute_thread(); }
 void stage_compute::fail_input(const std::string& input, const std::string& why) const {
-  impl_->guarded(compute_fault::library, input, [&] { throw std::runtime_error(why); });
+  guarded(compute_fault::library, input, [&] { throw std::runtime_error(why); });
 }
-void stage_compute::apply(double scale, double lr) { impl_->apply(scale, lr); }
-void stage_compute::end_without_update() { impl_->end_without_update(); }
-void stage_compute::abort_step() { impl_->abort_step(); }
-const memory_meter& stage_compute::meter() const { return impl_->meter_; }
 
 std::vector<microbatch_loss> stage_compute::losses() const {
-  impl_->read_late_losses();
+  read_late_losses();
   std::vector<microbatch_loss> done;
-  for (const auto& loss : impl_->losses_) {
+  for (const auto& loss : losses_) {
     if (loss) done.push_back(*loss);
   }
   return done;
 }
 
 std::optional<tensor_buffer> stage_compute::take_opened_sum() {
-  if (!impl_->opened_sum_.defined()) return std::nullopt;
-  return to_buffer(std::exchange(impl_->opened_sum_, at::Tensor{}));
+  if (!opened_sum_.defined()) return std::nullopt;
+  return to_buffer(std::exchange(opened_sum_, at::Tensor{}));
 }
 
 void stage_compute::join_opened_sum(const tensor_buffer& sum) {
-  impl_->guarded(compute_fault::library, "the gradient sum of another replica",
-                 [&] { impl_->join_opened_sum(to_tensor(sum)); });
+  guarded(compute_fault::library, "the gradient sum of another replica",
+          [&] { add_opened_sum(to_tensor(sum)); });
 }
 
 void stage_compute::sum_gradients(rank_group& replicas) {
-  auto& s = *impl_;
-  s.require_folded();
-  if (!s.shares_.are_own()) return s.sum_shared_gradients(replicas);
+  require_folded();
+  if (!shares_.are_own()) return sum_shared_gradients(replicas);
   std::vector<at::Tensor> all;
-  for (const auto& t : s.parameters_) all.push_back(t.p.value);
-  s.agree_on_gradients(replicas, all);
+  for (const auto& t : parameters_) all.push_back(t.p.value);
+  agree_on_gradients(replicas, all);
   for (const auto& p : all)
     if (auto& gradient = p.mutable_grad(); gradient.defined()) all_reduce_sum(replicas, gradient);
 }
 
 bool stage_compute::forwards_in_order() const {
-  return std::any_of(impl_->chunks_.begin(), impl_->chunks_.end(),
+  return std::any_of(chunks_.begin(), chunks_.end(),
                      [](const auto& chunk) { return chunk.module->forwards_in_order(); });
 }
 
 tie stage_compute::tied_side() const {
-  const auto& s = *impl_;
-  if (s.owner_.defined() == s.copy_.defined()) return tie::none;
-  return s.owner_.defined() ? tie::owner : tie::copy;
+  if (owner_.defined() == copy_.defined()) return tie::none;
+  return owner_.defined() ? tie::owner : tie::copy;
 }
 
 std::optional<tensor_buffer> stage_compute::tied_gradient() const {
-  impl_->require_folded();
+  require_folded();
   if (tied_side() == tie::none) return std::nullopt;
-  const auto& gradient = (impl_->owner_.defined() ? impl_->owner_ : impl_->copy_).grad();
-  return to_buffer(gradient.defined() ? gradient.contiguous() : no_gradient(impl_->config_.device));
+  const auto& gradient = (owner_.defined() ? owner_ : copy_).grad();
+  return to_buffer(gradient.defined() ? gradient.contiguous() : no_gradient(config_.device));
 }
 
 void stage_compute::join_tied(const tensor_buffer& sent) {
   const auto partner = to_tensor(sent);
-  auto& s = *impl_;
-  s.require_folded();
-  RRFP_CHECK(tied_side() != tie::none && !s.is_tie_joined_,
+  require_folded();
+  RRFP_CHECK(tied_side() != tie::none && !is_tie_joined_,
              "a tie across stages that is not joined yet");
-  const bool is_owner = s.owner_.defined();
-  auto& mine = (is_owner ? s.owner_ : s.copy_).mutable_grad();
+  const bool is_owner = owner_.defined();
+  auto& mine = (is_owner ? owner_ : copy_).mutable_grad();
   const auto theirs = is_no_gradient(partner) ? at::Tensor{} : partner;
-  mine = s.guarded(compute_fault::library, "the join of tied gradients", [&] {
+  mine = guarded(compute_fault::library, "the join of tied gradients", [&] {
     return is_owner ? sum_of_sides(mine, theirs) : sum_of_sides(theirs, mine);
   });
-  s.is_tie_joined_ = true;
+  is_tie_joined_ = true;
 }
 
 std::vector<parameter_norm> stage_compute::squared_norms() {
-  auto& s = *impl_;
-  s.require_folded();
-  s.join_local_tie();
-  RRFP_CHECK(s.is_tie_joined_ || tied_side() == tie::none,
-             "the tied gradient must be joined first");
-  s.unscale();
+  require_folded();
+  join_local_tie();
+  RRFP_CHECK(is_tie_joined_ || tied_side() == tie::none, "the tied gradient must be joined first");
+  unscale();
   std::vector<parameter_norm> norms;
   std::vector<at::Tensor> squares;
-  for (const auto& t : s.parameters_) {
+  for (const auto& t : parameters_) {
     const auto& gradient = t.p.value.grad();
-    if (!s.reports(t.p) || !gradient.defined()) continue;
+    if (!reports(t.p) || !gradient.defined()) continue;
     norms.push_back({t.at, 0});
-    squares.push_back(s.guarded(compute_fault::library, "the norms",
-                                [&] { return gradient.to(at::kDouble).square().sum(); }));
+    squares.push_back(guarded(compute_fault::library, "the norms",
+                              [&] { return gradient.to(at::kDouble).square().sum(); }));
   }
   if (squares.empty()) return norms;
   // Read all norms at once, to synchronise with the device only once.
@@ -282,15 +262,15 @@ std::vector<parameter_norm> stage_compute::squared_norms() {
 
 std::vector<parameter_hash> stage_compute::hashes() const {
   std::vector<parameter_hash> all;
-  for (const auto& t : impl_->parameters_) {
-    if (impl_->reports(t.p)) all.push_back({t.at, hash_of(t.p.value)});
+  for (const auto& t : parameters_) {
+    if (reports(t.p)) all.push_back({t.at, hash_of(t.p.value)});
   }
   return all;
 }
 
 std::vector<named_tensor> stage_compute::weights(tied_copies copies) const {
   std::vector<named_tensor> all;
-  for (const auto& t : impl_->parameters_) {
+  for (const auto& t : parameters_) {
     if (t.p.tied != tie::copy || copies == tied_copies::included)
       all.push_back({t.p.name, t.p.value.detach(), t.p.part, t.p.stored});
   }
@@ -298,14 +278,13 @@ std::vector<named_tensor> stage_compute::weights(tied_copies copies) const {
 }
 
 std::vector<named_tensor> stage_compute::snapshot(tied_copies copies) const {
-  const auto& s = *impl_;
-  RRFP_CHECK(!s.step_, "a snapshot in the middle of a step");
+  RRFP_CHECK(!step_, "a snapshot in the middle of a step");
   auto all = weights(copies);
   // Copies, because the forwards of the next step change them, not its end alone.
-  for (const auto& chunk : s.chunks_)
+  for (const auto& chunk : chunks_)
     for (const auto& b : chunk.module->buffers()) all.push_back({b.name, b.value.detach().clone()});
-  for (const auto& t : s.optimizer_->state()) {
-    const auto& p = s.parameters_[t.parameter].p;
+  for (const auto& t : optimizer_->state()) {
+    const auto& p = parameters_[t.parameter].p;
     if (p.tied == tie::copy && copies == tied_copies::left_out) continue;
     const bool is_scalar = t.value.dim() == 0;
     TORCH_CHECK(t.name.find('.') == std::string::npos, "the state '", t.name,
@@ -315,9 +294,9 @@ std::vector<named_tensor> stage_compute::snapshot(tied_copies copies) const {
                 p.value.sizes(), ", got ", t.value.sizes());
     all.push_back({name_of_state(p, t.name), t.value, is_scalar ? std::nullopt : p.part});
   }
-  if (s.scaler_.is_on()) {
-    all.push_back({scale_name, at::scalar_tensor(s.scaler_.scale(), at::kDouble)});
-    all.push_back({good_steps_name, at::scalar_tensor(s.scaler_.good_steps(), at::kLong)});
+  if (scaler_.is_on()) {
+    all.push_back({scale_name, at::scalar_tensor(scaler_.scale(), at::kDouble)});
+    all.push_back({good_steps_name, at::scalar_tensor(scaler_.good_steps(), at::kLong)});
   }
   return all;
 }
@@ -340,14 +319,13 @@ std::vector<std::string> stage_compute::names() const {
 }
 
 /// Values of `state` for this rank.
-struct stage_compute::impl::matching {
+struct stage_compute::matching {
   std::vector<std::pair<at::Tensor, at::Tensor>> values;  ///< the rank's tensor, its value
   std::optional<std::pair<double, std::int64_t>> scale;   ///< and good steps
   std::vector<optimizer_tensor> optimizer;
 };
 
-result<stage_compute::impl::matching> stage_compute::impl::match(
-    std::span<const named_tensor> state) const {
+result<stage_compute::matching> stage_compute::match(std::span<const named_tensor> state) const {
   pieces_by_name by_name;
   for (const auto& t : state) by_name[t.name].push_back(&t);
   matching all;
@@ -393,7 +371,7 @@ result<stage_compute::impl::matching> stage_compute::impl::match(
 
 status stage_compute::fits(std::span<const named_buffer> state) const {
   const auto tensors = to_tensors(state);
-  const auto found = impl_->match(tensors);
+  const auto found = match(tensors);
   return found ? success() : found.failure();
 }
 
@@ -402,14 +380,13 @@ status stage_compute::restore(std::span<const named_buffer> state) {
 }
 
 status stage_compute::restore(std::span<const named_tensor> state) {
-  auto& s = *impl_;
-  RRFP_CHECK(!s.step_, "a restore in the middle of a step");
-  const auto found = s.match(state);
+  RRFP_CHECK(!step_, "a restore in the middle of a step");
+  const auto found = match(state);
   if (!found) return found.failure();
   const at::NoGradGuard no_grad;
   for (const auto& [mine, value] : found->values) mine.copy_(value);
-  if (found->scale) s.scaler_.restore(found->scale->first, found->scale->second);
-  if (auto taken = s.optimizer_->set_state(found->optimizer); !taken)
+  if (found->scale) scaler_.restore(found->scale->first, found->scale->second);
+  if (auto taken = optimizer_->set_state(found->optimizer); !taken)
     return within("the optimizer's state", taken.failure());
   return success();
 }

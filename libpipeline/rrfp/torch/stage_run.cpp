@@ -8,9 +8,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <rrfp/base/step_name.hpp>
+#include <rrfp/torch/stage_compute.hpp>
 
 #include "graph_leaves.hpp"
-#include "stage_compute_impl.hpp"
 
 namespace rrfp::compute {
 
@@ -29,19 +29,19 @@ const void* memory_of(const at::Tensor& t) {
 
 void prepare_compute_thread() { at::set_num_threads(1); }
 
-void stage_compute::impl::fail(compute_fault fault, const std::string& where,
-                               const std::string& why) const {
+void stage_compute::fail(compute_fault fault, const std::string& where,
+                         const std::string& why) const {
   const auto when = is_training() ? to_string(step_.value_or(step_id{})) : "an evaluation";
   throw compute_error(fault, "stage " + std::to_string(config_.stage.value()) + ", " + where +
                                  " of " + when + ": " + why);
 }
 
-bool stage_compute::impl::has_last_chunk() const {
+bool stage_compute::has_last_chunk() const {
   return std::any_of(chunks_.begin(), chunks_.end(),
                      [&](const chunk_state& c) { return config_.shape.is_last(c.vs); });
 }
 
-std::size_t stage_compute::impl::held_microbatches() const {
+std::size_t stage_compute::held_microbatches() const {
   std::size_t held = 0;
   for (std::uint32_t mb = 0; mb < microbatches_; ++mb)
     held += std::any_of(chunks_.begin(), chunks_.end(), [&](const chunk_state& c) {
@@ -50,7 +50,7 @@ std::size_t stage_compute::impl::held_microbatches() const {
   return held;
 }
 
-void stage_compute::impl::fail_for_memory(const std::string& where, const std::string& why) const {
+void stage_compute::fail_for_memory(const std::string& where, const std::string& why) const {
   fail(compute_fault::memory, where,
        config_.device.str() + " is out of memory with " + std::to_string(held_microbatches()) +
            " slots held (" + why +
@@ -58,8 +58,8 @@ void stage_compute::impl::fail_for_memory(const std::string& where, const std::s
            "pipeline.recompute = true");
 }
 
-void stage_compute::impl::begin_step(step_id step, step_purpose purpose,
-                                     const microbatch_shares& microbatches) {
+void stage_compute::begin_step(step_id step, step_purpose purpose,
+                               const microbatch_shares& microbatches) {
   RRFP_CHECK(!step_, "begin_step() before the previous step is applied or aborted");
   meter_.reset_peak();
   const auto replica = config_.replica;
@@ -93,7 +93,7 @@ void stage_compute::impl::begin_step(step_id step, step_purpose purpose,
   }
 }
 
-void stage_compute::impl::find_trained() {
+void stage_compute::find_trained() {
   for (auto& chunk : chunks_) {
     chunk.trained.clear();
     chunk.is_trained.clear();
@@ -111,7 +111,7 @@ void stage_compute::impl::find_trained() {
   }
 }
 
-at::Tensor stage_compute::impl::run(const launch& l, at::Tensor input) {
+at::Tensor stage_compute::run(const launch& l, at::Tensor input) {
   RRFP_CHECK(step_, "a launch outside a step");
   RRFP_CHECK(l.what.chunk.value() < chunks_.size(), "a launch of a chunk of another stage");
   RRFP_CHECK(l.what.mb.value() < microbatches_, "a launch of an unknown microbatch");
@@ -125,9 +125,9 @@ at::Tensor stage_compute::impl::run(const launch& l, at::Tensor input) {
 }
 
 /// Loads on the first request.
-class stage_compute::impl::lazy_microbatch final : public microbatch_view {
+class stage_compute::lazy_microbatch final : public microbatch_view {
  public:
-  lazy_microbatch(const impl& stage, const task& t) : stage_(stage), task_(t) {}
+  lazy_microbatch(const stage_compute& stage, const task& t) : stage_(stage), task_(t) {}
 
   const microbatch& whole() override {
     if (!whole_) whole_ = stage_.load(task_, &batch_source::load);
@@ -144,14 +144,14 @@ class stage_compute::impl::lazy_microbatch final : public microbatch_view {
   }
 
  private:
-  const impl& stage_;
+  const stage_compute& stage_;
   task task_;
   std::optional<microbatch> whole_;
   std::optional<microbatch> text_;
   std::optional<microbatch_layout> layout_;
 };
 
-microbatch stage_compute::impl::load(const task& t, load_function function) const {
+microbatch stage_compute::load(const task& t, load_function function) const {
   auto batch = guarded(compute_fault::data, to_string(t),
                        [&] { return std::invoke(function, *data_, *step_, in_all(t.mb)); });
   if (batch.tokens < 0)
@@ -162,13 +162,13 @@ microbatch stage_compute::impl::load(const task& t, load_function function) cons
   return to_device(std::move(batch));
 }
 
-at::Tensor stage_compute::impl::to_device(const at::Tensor& t) const {
+at::Tensor stage_compute::to_device(const at::Tensor& t) const {
   if (!t.defined() || t.device() == config_.device) return t;
   // From pinned memory the copy is asynchronous: it runs in stream order without blocking the host.
   return t.pin_memory().to(config_.device, /*non_blocking=*/true);
 }
 
-microbatch stage_compute::impl::to_device(microbatch mb) const {
+microbatch stage_compute::to_device(microbatch mb) const {
   if (config_.device.is_cpu()) return mb;
   mb.inputs = to_device(mb.inputs);
   mb.targets = to_device(mb.targets);
@@ -176,12 +176,12 @@ microbatch stage_compute::impl::to_device(microbatch mb) const {
   return mb;
 }
 
-microbatch_layout stage_compute::impl::load_layout(const task& t) const {
+microbatch_layout stage_compute::load_layout(const task& t) const {
   return guarded(compute_fault::data, to_string(t),
                  [&] { return data_->layout(*step_, in_all(t.mb)); });
 }
 
-at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input, forward_pass pass) {
+at::Tensor stage_compute::forward(const task& t, at::Tensor input, forward_pass pass) {
   auto& chunk = chunks_[t.chunk.value()];
   auto& mb = chunk.microbatches[t.mb.value()];
   RRFP_CHECK(!mb.stash && t.mb.value() >= chunk.folded, "an F that has not run in this step");
@@ -220,13 +220,13 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input, forward
   return out;
 }
 
-void stage_compute::impl::recompute(chunk_state& chunk, in_flight& mb, const task& t) const {
+void stage_compute::recompute(chunk_state& chunk, in_flight& mb, const task& t) const {
   lazy_microbatch batch(*this, t);
   keep_root(chunk, mb, t, call_module(chunk, t, mb.input, *mb.stash, batch));
 }
 
-void stage_compute::impl::keep_root(const chunk_state& chunk, in_flight& mb, const task& t,
-                                    const at::Tensor& out) const {
+void stage_compute::keep_root(const chunk_state& chunk, in_flight& mb, const task& t,
+                              const at::Tensor& out) const {
   mb.root = torch::autograd::impl::gradient_edge(out);
   mb.has_ordinary_matrix = false;
   if (!mb.root.is_valid()) return;
@@ -244,14 +244,13 @@ void stage_compute::impl::keep_root(const chunk_state& chunk, in_flight& mb, con
   }
 }
 
-at::Tensor stage_compute::impl::owned(const at::Tensor& out, const void* given) const {
+at::Tensor stage_compute::owned(const at::Tensor& out, const void* given) const {
   const bool is_given = given != nullptr && memory_of(out) == given;
   return is_given && !config_.device.is_cpu() ? out.clone() : out;
 }
 
-at::Tensor stage_compute::impl::call_module(chunk_state& chunk, const task& t,
-                                            const at::Tensor& input, weight_stash& stash,
-                                            microbatch_view& batch) const {
+at::Tensor stage_compute::call_module(chunk_state& chunk, const task& t, const at::Tensor& input,
+                                      weight_stash& stash, microbatch_view& batch) const {
   forward_input in;
   in.input = config_.shape.is_first(chunk.vs) ? batch.text().inputs : input;
   if (config_.shape.is_last(chunk.vs)) in.targets = batch.text().targets;
@@ -263,7 +262,7 @@ at::Tensor stage_compute::impl::call_module(chunk_state& chunk, const task& t,
   return chunk.module->forward(in);
 }
 
-void stage_compute::impl::record_loss(const task& t, const at::Tensor& sum, std::int64_t tokens) {
+void stage_compute::record_loss(const task& t, const at::Tensor& sum, std::int64_t tokens) {
   if (!sum.defined() || sum.dim() != 0) {
     fail(compute_fault::library, to_string(t),
          "the last chunk must return a scalar, the sum of its token losses");
@@ -273,14 +272,14 @@ void stage_compute::impl::record_loss(const task& t, const at::Tensor& sum, std:
   store_loss(t, sum.item<double>(), tokens);
 }
 
-void stage_compute::impl::read_late_losses() {
+void stage_compute::read_late_losses() const {
   guarded(compute_fault::library, "losses", [&] {
     for (const auto& late : std::exchange(late_losses_, {}))
       store_loss(late.source, late.sum.item<double>(), late.tokens);
   });
 }
 
-void stage_compute::impl::store_loss(const task& t, double value, std::int64_t tokens) {
+void stage_compute::store_loss(const task& t, double value, std::int64_t tokens) const {
   if (!std::isfinite(value) && !scaler_.is_on()) {
     fail(compute_fault::non_finite_loss, to_string(t),
          "the loss of microbatch " + std::to_string(t.mb.value()) + " is " + std::to_string(value) +
@@ -290,7 +289,7 @@ void stage_compute::impl::store_loss(const task& t, double value, std::int64_t t
   losses_[t.mb.value()] = microbatch_loss{t.mb, mean, tokens};
 }
 
-void stage_compute::impl::require_folded() const {
+void stage_compute::require_folded() const {
   RRFP_CHECK(step_, "the end of a step that has not begun");
   for (const auto& chunk : chunks_) {
     RRFP_CHECK(chunk.folded == microbatches_, "the step is not complete");
@@ -303,8 +302,8 @@ at::Tensor sum_of_sides(const at::Tensor& owner, const at::Tensor& copy) {
   return only.defined() ? only.clone() : at::Tensor{};
 }
 
-void stage_compute::impl::agree_on_gradients(rank_group& group,
-                                             const std::vector<at::Tensor>& parameters) {
+void stage_compute::agree_on_gradients(rank_group& group,
+                                       const std::vector<at::Tensor>& parameters) {
   std::vector<std::int64_t> has;
   for (const auto& p : parameters) has.push_back(p.grad().defined() ? 1 : 0);
   auto of_any = at::tensor(has, at::kLong).to(config_.device);
@@ -319,7 +318,7 @@ void stage_compute::impl::agree_on_gradients(rank_group& group,
 }
 
 /// Both sides of the tie are on this stage: computes the same sum as across stages.
-void stage_compute::impl::join_local_tie() {
+void stage_compute::join_local_tie() {
   if (is_tie_joined_ || !owner_.defined() || !copy_.defined()) return;
   is_tie_joined_ = true;
   auto sum = sum_of_sides(owner_.grad(), copy_.grad());
@@ -328,7 +327,7 @@ void stage_compute::impl::join_local_tie() {
   owner_.mutable_grad() = std::move(sum);
 }
 
-void stage_compute::impl::unscale() {
+void stage_compute::unscale() {
   if (!scaler_.is_on() || !is_training() || std::exchange(is_unscaled_, true)) return;
   const at::NoGradGuard no_grad;
   // In float, as GradScaler does.
@@ -337,7 +336,7 @@ void stage_compute::impl::unscale() {
     if (auto& gradient = t.p.value.mutable_grad(); gradient.defined()) gradient.mul_(inverse);
 }
 
-void stage_compute::impl::apply(double scale, double lr) {
+void stage_compute::apply(double scale, double lr) {
   require_folded();
   join_local_tie();
   RRFP_CHECK(is_tie_joined_ || owner_.defined() == copy_.defined(),
@@ -357,13 +356,13 @@ void stage_compute::impl::apply(double scale, double lr) {
   step_.reset();
 }
 
-void stage_compute::impl::end_without_update() {
+void stage_compute::end_without_update() {
   require_folded();
   RRFP_CHECK(purpose_ != step_purpose::training, "a training step ends with apply()");
   step_.reset();
 }
 
-void stage_compute::impl::abort_step() {
+void stage_compute::abort_step() {
   const memory_meter::scope metering(meter_);
   for (auto& chunk : chunks_) {
     for (auto& mb : chunk.microbatches) mb = {};

@@ -13,8 +13,8 @@ using fuzz::promise;
 namespace {
 
 void read(const frame& f) {
-  if (const auto c = decode<claim>(f.payload))
-    promise(encode(*c) == f.payload, "a claim is what its bytes say");
+  if (const auto c = decoded<claim>(f.payload))
+    promise(encoded(*c) == f.payload, "a claim is what its bytes say");
   for (const auto& v : {judge_claim({"0.1.0", "job", 7, 2}, f), judge_answer(rrfp::node_id{0}, f)})
     if (!v.refusal.empty()) fuzz::promise_line(v.refusal);
   const auto message = to_message(f);
