@@ -40,7 +40,9 @@ int run(int argc, char** argv) {
   app.add_option("--samples", wanted.samples, "Number of samples")
       ->check(apps::between(1U, samples_max))
       ->capture_default_str();
-  app.add_option("--seed", wanted.seed, "Seed of the pictures and captions")->capture_default_str();
+  app.add_option("--seed", wanted.seed, "Seed of the pictures and captions")
+      ->check(apps::between(std::uint64_t{0}, std::uint64_t{INT64_MAX}))
+      ->capture_default_str();
   app.add_option("--patch", wanted.patch,
                  "Patch size of the model in pixels; the sides of all\n"
                  "pictures are multiples of it")

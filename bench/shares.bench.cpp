@@ -95,7 +95,7 @@ double emulated(const setting& c) {
   setup.train.steps = steps;
   setup.measures_shares = c.measures;
   setup.emulated = actors::emulated_device{
-      [c](step_id, const actors::rank_address& at, const task&) {
+      [c](step_id, const rank_address& at, const task&) {
         return time_of(c, at.replica, at.stage);
       },
       [](step_id, replica_id, virtual_stage_id, const task&) { return std::int64_t{4096}; }, 1};

@@ -7,6 +7,7 @@
 
 #include <rrfp/core/check_policy.hpp>
 #include <rrfp/policies/catalog.hpp>
+#include <rrfp/policies/guarded_policy.hpp>
 #include <rrfp/policies/policy_library.hpp>
 
 namespace rrfp::policies {
@@ -18,78 +19,6 @@ static_assert(sizeof(pipeline_shape) == 16 && sizeof(task) == 12 && sizeof(lane_
               "raise policy_library_version, then correct these sizes");
 
 constexpr const char* symbol = "rrfp_policy_library";
-
-/// Calls `work`; the exceptions of the library get the name of its function, and all become
-/// std::exceptions of one line.
-template <class Work>
-auto calling(const std::string& name, const char* function, Work work) {
-  const auto failed = [&](std::string why) {
-    return std::runtime_error("policy '" + name + "': " + function + " threw" +
-                              why.substr(0, why.find('\n')));
-  };
-  try {
-    return work();
-  } catch (const std::exception& e) {
-    throw failed(std::string{": "} + e.what());
-  } catch (...) {
-    throw failed(" an object that is not a std::exception");
-  }
-}
-
-/// Passes the calls on to a policy of a library, and throws where it breaks a rule while it runs.
-class guarded_policy final : public policy {
- public:
-  guarded_policy(std::string name, std::unique_ptr<policy> own)
-      : name_(std::move(name)), own_(std::move(own)) {}
-
-  std::string_view name() const override { return name_; }
-  task_kind backward_of(microbatch_id mb, chunk_id chunk) const override {
-    return calling(name_, "backward_of()", [&] { return own_->backward_of(mb, chunk); });
-  }
-  std::uint32_t lanes() const override {
-    return calling(name_, "lanes()", [&] { return own_->lanes(); });
-  }
-  std::uint32_t lane_of(const task& t) const override {
-    return calling(name_, "lane_of()", [&] { return own_->lane_of(t); });
-  }
-  std::uint64_t rank(const task& t) const override {
-    return calling(name_, "rank()", [&] { return own_->rank(t); });
-  }
-  lane_order order(const stage_view& now) const override {
-    const auto lanes = calling(name_, "order()", [&] { return own_->order(now); });
-    if (!names_each_once(lanes))
-      throw std::runtime_error("policy '" + name_ +
-                               "': order(): expected different lanes from 0 to " +
-                               std::to_string(lanes_max - 1));
-    return lanes;
-  }
-  std::uint32_t weight_pieces() const override {
-    return calling(name_, "weight_pieces()", [&] { return own_->weight_pieces(); });
-  }
-  void reset() override {
-    calling(name_, "reset()", [&] { own_->reset(); });
-  }
-  void launched(const task& t) override {
-    calling(name_, "launched()", [&] { own_->launched(t); });
-  }
-  void waited() override {
-    calling(name_, "waited()", [&] { own_->waited(); });
-  }
-
- private:
-  static bool names_each_once(const lane_order& order) {
-    if (order.count > lanes_max) return false;
-    std::uint32_t named = 0;
-    for (std::uint32_t i = 0; i < order.count; ++i) {
-      if (order.lane[i] >= lanes_max || (named >> order.lane[i] & 1) != 0) return false;
-      named |= 1U << order.lane[i];
-    }
-    return true;
-  }
-
-  const std::string name_;
-  const std::unique_ptr<policy> own_;
-};
 
 class library_set final : public policy_set {
  public:
@@ -104,7 +33,7 @@ class library_set final : public policy_set {
     if (own == nullptr)
       throw std::runtime_error("policy '" + name_ +
                                "': the function of RRFP_POLICY_LIBRARY returned null");
-    return std::make_unique<guarded_policy>(name_, std::move(own));
+    return guarded(name_, std::move(own));
   }
 
   /// Checks the policies of all stages. The lanes are checked for mode ready: in mode in-order a

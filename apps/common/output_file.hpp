@@ -26,7 +26,7 @@ inline status check_distinct(const std::vector<std::string>& inputs,
   namespace fs = std::filesystem;
   const auto place_of = [](const std::string& path) {
     std::error_code unknown;
-    const auto place = fs::weakly_canonical(path, unknown);
+    const auto place = fs::weakly_canonical(fs::absolute(path, unknown), unknown);
     return unknown ? path : place.string();
   };
   std::map<std::string, std::string> uses;

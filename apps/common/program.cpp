@@ -223,6 +223,20 @@ int end_with(const error& why) {
   return exit_code_of(why.kind);
 }
 
+namespace {
+
+/// "--json" after `--json ""`, as from a variable of the shell that is not set.
+std::string option_without_text(const CLI::App& app) {
+  for (const auto* option : app.get_options())
+    for (const auto& text : option->results())
+      if (text.empty() && option->get_name() != "--title") return option->get_name();
+  for (const auto* command : app.get_subcommands())
+    if (auto found = option_without_text(*command); !found.empty()) return found;
+  return {};
+}
+
+}  // namespace
+
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
   set_help(app, std::make_shared<narrow_help>());
   app.name(argv[0]);
@@ -239,6 +253,8 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
     write_out(out.str());
     return exit_done;
   }
+  if (const auto empty = option_without_text(app); !empty.empty())
+    return end_with({empty + ": expected a value, got an empty text"});
   return std::nullopt;
 }
 

@@ -159,7 +159,8 @@ int run(int argc, char** argv) {
                  "The folder for the results; cells that it already\n"
                  "holds are not run again");
   app.add_option("--cell", wanted.cell,
-                 "Run only the cell of this number (from 0) and print\nit as JSON");
+                 "Run only the cell of this number (from 0) and print\nit as JSON")
+      ->check(apps::between(std::size_t{0}, std::size_t{1} << 32));
   app.add_option("--engine", wanted.engine,
                  "simulator, wall-clock, both or processes; overrides\n"
                  "the file")

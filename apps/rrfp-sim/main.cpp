@@ -44,16 +44,17 @@ struct options {
 /// admission.
 class admitted_costs final : public simulate::cost_model {
  public:
-  admitted_costs(const simulate::cost_model& loaded, const pipeline_shape& shape, admission order,
-                 std::uint64_t steps)
+  admitted_costs(const simulate::duration_table& loaded, const pipeline_shape& shape,
+                 admission order, std::uint64_t steps)
       : loaded_(loaded) {
     for (std::uint64_t step = 0; step < steps; ++step) {
       std::vector<double> cost(shape.microbatches);
       for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
         for (std::uint32_t v = 0; v < shape.virtual_stages(); ++v) {
           const auto at = shape.at(virtual_stage_id{v});
-          cost[mb] += static_cast<double>(loaded.compute(
-              step_id{step}, at.stage, {task_kind::forward, microbatch_id{mb}, at.chunk}));
+          const task forward{task_kind::forward, microbatch_id{mb}, at.chunk};
+          cost[mb] +=
+              static_cast<double>(loaded.duration_of(step_id{step}, at.stage, forward).value_or(0));
         }
       order_.push_back(admission_order(order, cost));
     }
@@ -65,7 +66,9 @@ class admitted_costs final : public simulate::cost_model {
   simulate::nanoseconds link(step_id step, virtual_stage_id to, const task& t) const override {
     return loaded_.link(step, to, as_loaded(step, t));
   }
-  status covers(const simulate::plan& plan) const override { return loaded_.covers(plan); }
+  status covers(const simulate::plan& plan) const override {
+    return loaded_.covers(plan, [this](step_id step, task t) { return as_loaded(step, t); });
+  }
 
  private:
   task as_loaded(step_id step, task t) const {
@@ -73,7 +76,7 @@ class admitted_costs final : public simulate::cost_model {
     return t;
   }
 
-  const simulate::cost_model& loaded_;
+  const simulate::duration_table& loaded_;
   std::vector<std::vector<std::uint32_t>> order_;
 };
 
@@ -107,9 +110,9 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
   if (!wanted.durations.empty()) {
     table = simulate::duration_table::read(wanted.durations, dispatch->shape);
     if (!table) return apps::end_with(table.failure());
-    if (auto covered = table->covers(simulation); !covered)
-      return apps::end_with(within(wanted.durations, covered.failure()));
     costs = &admitted.emplace(*table, dispatch->shape, j.dispatch.admit, wanted.steps);
+    if (auto covered = costs->covers(simulation); !covered)
+      return apps::end_with(within(wanted.durations, covered.failure()));
   }
 
   observers watchers;

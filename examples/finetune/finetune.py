@@ -61,7 +61,7 @@ def arguments():
     option("batch", 16, "rows in a step", at_least(1))
     option("microbatches", 8, "into which a batch is cut", at_least(1))
     option("length", 1024, "tokens of a row; longer chats are cut", at_least(2))
-    option("lr", 1e-4, "highest learning rate of AdamW", at_least(0, float))
+    option("lr", 1e-4, "highest learning rate of AdamW; a training that resumes keeps its own", at_least(0, float))
     option("weight-decay", 0.0, "of AdamW", at_least(0, float))
     option("warmup", 0, "steps until the learning rate is --lr", at_least(0))
     option("lora", 0, "rank of adapters of peft, which are trained alone; 0: the whole model is trained", at_least(0))
@@ -78,8 +78,9 @@ def arguments():
     given = parser.parse_args()
     if given.held_out >= 1:
         parser.error(f"argument --held-out: expected less than 1, got {given.held_out:g}")
-    if given.merge and not given.lora:
-        parser.error("argument --merge: expected --lora beside it")
+    for name in ("merge", "targets"):
+        if getattr(given, name) and not given.lora:
+            parser.error(f"argument --{name}: expected --lora beside it")
     for setting in given.set:
         if "=" not in setting:
             parser.error(f"argument --set: expected KEY=VALUE, got {setting}")
@@ -96,11 +97,21 @@ def at_least(least, kind=int):
     return number
 
 
+def text_of(content):
+    """Of a message: a text, or a list of parts that are texts."""
+    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, (str, type(None))):
+        raise TypeError("the content of a message is no text")
+    return content
+
+
 def tokens_of(chat, tokenizer, length):
     """Token ids, and as labels those that the assistant speaks."""
     messages = chat["messages"]
     if not isinstance(messages, list):
         raise TypeError("the messages are no list")
+    messages = [{**m, "content": text_of(m["content"])} if "content" in m else m for m in messages]
     if MARKERS.search(tokenizer.chat_template):
         found = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
         ids, spoken = found["input_ids"], found["assistant_masks"]
@@ -215,9 +226,12 @@ def add_adapters(parts, given):
             p.requires_grad_("lora_" in name)
             if "lora_" in name:  # Small steps would be lost in bfloat16.
                 p.data = p.data.float()
-            if "lora_A" in name:  # random numbers that depend neither on the cut nor on the other processes
-                generator = torch.Generator().manual_seed(given.seed + zlib.crc32(name.encode()))
+            # Random numbers that depend neither on the cut nor on the other processes.
+            generator = torch.Generator().manual_seed(given.seed + zlib.crc32(name.encode()))
+            if "lora_A" in name:
                 torch.nn.init.kaiming_uniform_(p, math.sqrt(5), generator=generator)
+            if "lora_embedding_B" in name:
+                torch.nn.init.normal_(p, generator=generator)
     of_all = [failures] * WORLD
     if WORLD > 1:
         dist.all_gather_object(of_all, failures)
@@ -268,7 +282,8 @@ def save(out, best, parts, names, given, tokenizer, adapters):
         dist.barrier()
     if RANK == 0:
         tokenizer.save_pretrained(folder)
-        (folder / "best.json").write_text(json.dumps(best))  # the last file: with it the folder is complete
+        (folder / "best.json.new").write_text(json.dumps(best))
+        (folder / "best.json.new").rename(folder / "best.json")  # the last file: with it the folder is complete
         take_over(out)
 
 

@@ -92,11 +92,11 @@ namespace rrfp {
 
 class policy;
 struct pipeline_shape;
+struct rank_address;
 
 namespace actors {
 class trace_recorder;
 class transport;
-struct rank_address;
 }  // namespace actors
 
 namespace compute {
@@ -152,7 +152,7 @@ struct pipeline_options {
   std::function<std::unique_ptr<actors::transport>(std::unique_ptr<actors::transport>)>
       wrap_transport;
   /// Makes the compute of a rank, instead of libtorch on threads and the functions above.
-  std::function<result<std::shared_ptr<compute::rank_compute>>(actors::rank_address)> make_compute;
+  std::function<result<std::shared_ptr<compute::rank_compute>>(rank_address)> make_compute;
 
   /// The node number and rendezvous of this process; empty: from the environment.
   std::optional<actors::launch_place> place;

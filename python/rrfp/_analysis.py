@@ -49,4 +49,11 @@ def analyze(traces, *, backward_share=0.5, stages=0, microbatches=0):
         if not found:
             raise Error(f"analyze(): expected a file or a pattern of files, got {one!r}", "bad_input", 2)
         files += found
+    if not files:
+        raise Error("analyze(): expected a file at least, got none", "bad_input", 2)
+    if not isinstance(backward_share, (int, float)) or not 0 <= backward_share <= 1:
+        raise ValueError(f"backward_share: expected a number from 0 to 1, got {backward_share!r}")
+    for name, value in (("stages", stages), ("microbatches", microbatches)):
+        if type(value) is not int or not 0 <= value < 2**32:
+            raise ValueError(f"{name}: expected a number, 0 if the traces say it, got {value!r}")
     return Analysis(_runtime.Analysis(files, stages, microbatches, backward_share))

@@ -28,7 +28,7 @@ def full(outputs, grads, inputs):
 
 
 def _note(raw, key, stride, grad):
-    if grad.stride() != stride:
+    if grad is not None and grad.stride() != stride:
         raw[key] = grad
 
 
@@ -114,7 +114,7 @@ class _Branch:
             weights = [leaf.variable for leaf in self.leaves]
             # These gradients have already passed the program's own hooks on the node. The hooks run again here, and
             # this one, the last, replaces their result.
-            handle = self.node.register_prehook(lambda _: self.grads)
+            handle = self.node.register_prehook(lambda _: tuple(self.grads))
             try:
                 torch.autograd.backward([edge for edge, _ in pairs], [grad for _, grad in pairs], inputs=weights)
             finally:

@@ -68,6 +68,9 @@ class Batch:
                 raise ValueError(f"{name}: expected {n} microbatches, got {len(values)}")
             all_mbs.append(values)
         args = [a if isinstance(a, tuple) else (a,) for a in all_mbs[0]]
+        for at, kwargs in enumerate(all_mbs[1]):
+            if not isinstance(kwargs, dict):
+                raise TypeError(f"kwarg_mbs[{at}]: expected a dict, got {type(kwargs).__name__}")
         return Batch(args, *all_mbs[1:])
 
     def admit_by(self, costs):

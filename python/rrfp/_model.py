@@ -272,6 +272,8 @@ class ModelPart(Part):
             raise ValueError(f"tied_parameter: expected the name of a parameter of the part, got {tied!r}")
         if tied and count > 1:
             self.tied = self.name_of(tied)
+        if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
+            raise TypeError("expected a module in Python, got one of torch.jit, whose second run may have other bits than the first")
         parameters = inspect.signature(module.forward).parameters.values()
         self.positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self.keywords = {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
@@ -326,9 +328,9 @@ class ModelPart(Part):
         if trains and not self.module.training:
             self.module.train()
 
-    def seeds(self):
+    def seeds(self, mb):
         """The gradient of the loss of a microbatch: the step's is the mean over all loss terms."""
-        return [torch.full((), self.model.scale / self.model.batch.divisor, **self._like_loss)]
+        return [torch.full_like(self._losses[mb][0], self.model.scale / self.model.batch.divisor)]
 
     def forward_message(self, mb, message):
         """The message to the next part."""
@@ -378,7 +380,6 @@ class ModelPart(Part):
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
             raise TypeError(f"loss_fn: expected a scalar tensor, got {text_of(loss)}")
         self._check_leaves([loss], inputs)
-        self._like_loss = {"dtype": loss.dtype, "device": loss.device}
         if not is_again:
             self._note_loss(mb, loss, batch.counts[at])
             self._check_gradient(loss)

@@ -82,9 +82,15 @@ def make_deterministic():
 def forwards_in_order(module):
     """Whether it says so, has a batch norm, a spectral norm, or rotary embeddings that follow the lengths of the texts."""
     changes_buffers = any(name.endswith("running_mean") for name, _ in module.named_buffers()) or any(
-        type(m).__name__ == "_SpectralNorm" or is_dynamic_rotary(m) for m in module.modules()
+        has_spectral_norm(m) or is_dynamic_rotary(m) for m in module.modules()
     )
     return getattr(module, "forwards_in_order", changes_buffers)
+
+
+def has_spectral_norm(module):
+    """Of torch.nn.utils.parametrizations, or the older one of torch.nn.utils."""
+    kinds = (type(one).__name__ for one in (module, *module._forward_pre_hooks.values()))
+    return any(kind in ("_SpectralNorm", "SpectralNorm") for kind in kinds)
 
 
 def is_dynamic_rotary(module):

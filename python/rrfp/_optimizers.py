@@ -97,6 +97,16 @@ class Optimizer:
             _set_numbers(group, of_first)
         state["state"] = {at: by_parameter[p] for at, p in enumerate(own) if p in by_parameter}
         self.made.load_state_dict(state)
+        for parameter, values in by_parameter.items():
+            self._restore_types(parameter, values)
+
+    def _restore_types(self, parameter, values):
+        """load_state_dict() rounds states to the type of the parameter, as a float32 moment of a bfloat16 parameter."""
+        kept = getattr(self.made, "state", {}).get(parameter, {})
+        for name, value in values.items():
+            loaded = kept.get(name)
+            if isinstance(value, torch.Tensor) and isinstance(loaded, torch.Tensor) and loaded.dtype != value.dtype:
+                kept[name] = value.to(loaded.device)
 
 
 def _as_tensor(value):

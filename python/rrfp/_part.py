@@ -32,6 +32,7 @@ class Part:
         self._flights = {}  # by microbatch, from F to the end of W
         self._last_outputs = []  # of the last forward: tensors without their graph, and their versions
         self._has_checked_hooks = False
+        self._has_trained = self._compares = False
         self.on_fold = None  # of this step: called when the gradients of one more microbatch are added
 
     def split_as_others(self):
@@ -45,6 +46,8 @@ class Part:
         self._last_outputs = []
         self._turn = 0  # the microbatch whose gradients are added next
         self.on_fold = self._versions = None
+        self._compares = trains and not self._has_trained and not is_compiled(self.module)
+        self._has_trained |= trains
         parameters = list(self.module.parameters()) if trains else []  # those of a step stay the same
         self._slots = self.gradient_slots(parameters)
         self._unset = [slot for slot in self._slots if slot.value() is None]
@@ -76,6 +79,7 @@ class Part:
             flight = self._flights[mb] = _Flight(inputs)
             if again:
                 flight.compute = compute
+                flight.sums = list(map(_sum_of_bytes, outputs)) if self._compares else None
             else:
                 flight.outputs, flight.has_hooks, flight.retained = outputs, hooks_entered() != before, retained
         return result
@@ -90,6 +94,11 @@ class Part:
             take_retained()
             flight.outputs, _ = flight.compute(True)
             flight.has_hooks, flight.retained = hooks_entered() != before, take_retained()
+            if flight.sums not in (None, list(map(_sum_of_bytes, flight.outputs))):
+                raise RuntimeError(
+                    "forward gives other values when backward runs it again: expected random numbers of torch's default "
+                    "generator alone, or pipeline.recompute = false"
+                )
         outputs, grads = _matching(flight.outputs, grads)
         inputs = flight.inputs
         flight.outputs = flight.inputs = flight.compute = None
@@ -246,12 +255,12 @@ class _Flight:
     """A microbatch between its F and the end of its W."""
 
     __slots__ = ("inputs", "outputs", "compute", "has_hooks", "retained", "is_split", "is_added", "late", "grads", "lent",
-                 "ns")  # fmt: skip
+                 "ns", "sums")  # fmt: skip
 
     def __init__(self, inputs):
         self.inputs = inputs
         self.outputs = ()
-        self.compute = self.late = None
+        self.compute = self.late = self.sums = None
         self.has_hooks = self.is_split = self.is_added = False
         self.grads = self.lent = self.retained = ()
         self.ns = 0
@@ -283,6 +292,13 @@ class Slot:
     def put(self, value):
         if value is not None:
             setattr(self.owner, self.name, value)
+
+
+def _sum_of_bytes(tensor):
+    """To compare two computations of the same numbers. In the first step alone: it waits for the device."""
+    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or tensor.is_quantized:
+        return None
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).sum(dtype=torch.int64).item()
 
 
 def _memory(tensor):

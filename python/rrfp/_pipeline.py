@@ -386,6 +386,9 @@ class Pipeline:
                 raise
             self.close()  # The program has had this error, and goes on.
 
+    def __reduce__(self):
+        raise TypeError("a Pipeline cannot be copied or pickled: expected its parts, or state_dict()")
+
     def __del__(self):
         try:
             self._end()

@@ -81,7 +81,7 @@ class Rank:
             folds = range(first, first + count)
             if kind == _weight:
                 return part.weight(mb, folds)
-            grads = part.seeds() if part.is_last else decode_gradients(message, part.device, part.mesh_of, part.after)
+            grads = part.seeds(mb) if part.is_last else decode_gradients(message, part.device, part.mesh_of, part.after)
             found = part.backward(mb, grads, kind == _whole, folds)
             return None if part.is_first else encode_gradients(found, part.before)
 

@@ -1,6 +1,7 @@
 """Settings of a program as keys of a job."""
 
 import json
+import math
 
 from ._errors import Error
 
@@ -17,6 +18,21 @@ def lines_of(settings):
 def check_settings(settings):
     if not isinstance(settings, (dict, type(None))):
         raise TypeError(f"settings: expected a dict with keys of a job, got {type(settings).__name__}")
+    for key, value in (settings or {}).items():
+        if not _is_value(value):
+            raise TypeError(
+                f'settings["{key}"]: expected a number, a text, True or False, or a list of them, got {_described(value)}'
+            )
+
+
+def _is_value(value):
+    if isinstance(value, (list, tuple)):
+        return all(_is_value(one) for one in value)
+    return isinstance(value, (str, bool, int)) or isinstance(value, float) and math.isfinite(value)
+
+
+def _described(value):
+    return str(value) if isinstance(value, float) else type(value).__name__
 
 
 def check_flag(name, value):

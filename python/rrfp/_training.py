@@ -362,12 +362,18 @@ def _of_entries(entries):
     return pieces
 
 
+def _kind_of(value):
+    return "one on the device meta" if value.is_meta else f"one of the layout {value.layout}"
+
+
 def _found(pieces, name, like, cut):
     """The saved value for `like`, which is the part `cut` of the whole tensor, put together from the saved pieces."""
     if name not in pieces:
         raise ValueError(f"the checkpoint lacks '{name}'")
     wanted = cut[0] if cut else list(like.shape)
     for value, part in pieces[name]:
+        if value.is_meta or value.layout != torch.strided:
+            raise ValueError(f"'{name}': expected a tensor with values for each element, got {_kind_of(value)}")
         sizes = part[0] if part else list(value.shape)
         if list(sizes) != list(wanted) or value.dtype != like.dtype:
             raise ValueError(

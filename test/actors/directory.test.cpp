@@ -1,5 +1,5 @@
-/// Messages to actors on other nodes: as mail and back, mail that is none, and mail that does not
-/// fit the run. More of it: test/fuzz/targets/mail.cpp.
+/// Messages to actors on other nodes: encoded and back, bytes that are none, and messages that do
+/// not fit the run. More of it: test/fuzz/targets/actor_message.cpp.
 #include <random>
 
 #include <rrfp/actors/control/messages.hpp>
@@ -35,21 +35,21 @@ struct mailbox {
 };
 
 const actor_address stage_3 = supervisor_of(replica_id{1}, stage_id{3});
-const mail_ranges ranges_of_run{{4, 2, 8, placement::interleaved}, 4, 2, 3};
+const message_ranges ranges_of_run{{4, 2, 8, placement::interleaved}, 4, 2, 3};
 
 /// Of node `here`; the ranks are on node 2.
 directory directory_of(node_id here, directory::send_function send,
-                       const mail_ranges& r = ranges_of_run) {
+                       const message_ranges& r = ranges_of_run) {
   return {here, [](const rank_address&) { return node_id{2}; }, std::move(send), r};
 }
 
-/// The mail of a post from node 0 to stage 3.
+/// The bytes of a post from node 0 to stage 3.
 template <class Message>
-std::string mail_of(Message m) {
+std::string encoded_message(Message m) {
   std::string sent;
-  const auto here = directory_of(node_id{0}, [&](node_id to, std::string mail) {
+  const auto here = directory_of(node_id{0}, [&](node_id to, std::string message) {
     CHECK(to == node_id{2});
-    sent = std::move(mail);
+    sent = std::move(message);
   });
   post(here.find(stage_3), std::move(m));
   return sent;
@@ -57,11 +57,11 @@ std::string mail_of(Message m) {
 
 /// Why a run refuses this message; empty: it does not.
 template <class Message>
-std::string refusal_of(Message m, const mail_ranges& r = ranges_of_run) {
+std::string refusal_of(Message m, const message_ranges& r = ranges_of_run) {
   mailbox<Message> box;
   auto there = directory_of(node_id{2}, {}, r);
   there.bind(stage_3, box.actor);
-  const auto delivered = there.deliver(mail_of(std::move(m)));
+  const auto delivered = there.deliver(encoded_message(std::move(m)));
   there.close();
   if (!delivered) anon_send_exit(box.actor, caf::exit_reason::user_shutdown);
   CHECK(box.read().size() == (delivered ? 1 : 0));
@@ -92,7 +92,7 @@ TEST_CASE("A message to an actor of another node arrives there with all its memb
   mailbox<stage_step_ended> box;
   auto there = directory_of(node_id{2}, {});
   there.bind(stage_3, box.actor);
-  REQUIRE(there.deliver(mail_of(some_result())).ok());
+  REQUIRE(there.deliver(encoded_message(some_result())).ok());
   const auto& got = box.read();
   REQUIRE(got.size() == 1);
   CHECK(got[0].step == step_id{1});
@@ -107,11 +107,11 @@ TEST_CASE("A message to an actor of another node arrives there with all its memb
   there.close();
 }
 
-TEST_CASE("Mail to nobody, cut mail and random mail is refused, and nothing is posted") {
+TEST_CASE("A message to nobody, a cut one and random bytes are refused, and nothing is posted") {
   mailbox<failed> box;
   auto there = directory_of(node_id{2}, {});
   there.bind(stage_3, box.actor);
-  const auto good = mail_of(failed{{"why", error_kind::node_lost}});
+  const auto good = encoded_message(failed{{"why", error_kind::node_lost}});
   for (std::size_t size = 0; size < good.size(); ++size)
     CHECK_FALSE(there.deliver(good.substr(0, size)).ok());
   CHECK(there.deliver(good + "x").message() == "failed: its members do not have this size");
@@ -123,21 +123,23 @@ TEST_CASE("Mail to nobody, cut mail and random mail is refused, and nothing is p
   CHECK(there.deliver(unknown).message() == "no message has code 127");
 
   std::mt19937_64 random{1};
-  const std::string mails[] = {good, mail_of(some_result()), mail_of(some_progress()),
-                               mail_of(stage_weights{{}, {{}, {}}, {"a", "b"}})};
+  const std::string messages[] = {good, encoded_message(some_result()),
+                                  encoded_message(some_progress()),
+                                  encoded_message(stage_weights{{}, {{}, {}}, {"a", "b"}})};
   for (int i = 0; i < 20'000; ++i) {
-    auto mail = mails[random() % std::size(mails)];
+    auto message = messages[random() % std::size(messages)];
     for (std::uint64_t n = 1 + random() % 4; n > 0; --n)
-      mail[14 + random() % (mail.size() - 14)] = static_cast<char>(random());
+      message[14 + random() % (message.size() - 14)] = static_cast<char>(random());
     // Another message than the actor expects stays unread in its mailbox.
-    static_cast<void>(there.deliver(mail));
+    static_cast<void>(there.deliver(message));
   }
   box.read();
   there.close();
   CHECK(there.deliver("anything").ok());
 }
 
-TEST_CASE("Mail whose ids and kinds are not those of the run is refused, and says which") {
+TEST_CASE(
+    "A message whose ids and kinds are not those of the run is refused, and the error says which") {
   begin_step begin{.step = step_id{1}, .microbatches = {{{9, 0}}}};
   CHECK(refusal_of(begin) == "");
   begin.microbatches = {{{9}}};
@@ -191,7 +193,7 @@ TEST_CASE("Mail whose ids and kinds are not those of the run is refused, and say
         "stage_step_ended: microbatch: expected less than 131072, got 131072");
 }
 
-TEST_CASE("Mail whose tables are not as large as the run is refused") {
+TEST_CASE("A message whose tables are not as large as the run is refused") {
   auto progress = some_progress();
   CHECK(refusal_of(progress) == "");
   progress.state.core.microbatches = 9;
@@ -211,7 +213,7 @@ TEST_CASE("Mail whose tables are not as large as the run is refused") {
   CHECK(refusal_of(progress) == "stage_progress: microbatch: expected less than 65536, got 65536");
 }
 
-TEST_CASE("Mail about checkpoints and copies is refused by a run that makes none") {
+TEST_CASE("A message about checkpoints or copies is refused by a run that makes none") {
   auto both = ranges_of_run;
   both.saves = both.copies = true;
   CHECK(refusal_of(take_snapshot{1}) == "take_snapshot: this run makes no checkpoints");

@@ -14,7 +14,7 @@
 namespace rrfp::testing {
 
 /// The only address of a node.
-inline actors::rank_address on_node(std::uint32_t number) { return {stage_id{number}, rank_id{0}}; }
+inline rank_address on_node(std::uint32_t number) { return {stage_id{number}, rank_id{0}}; }
 
 /// One node, in its own process.
 class test_node {

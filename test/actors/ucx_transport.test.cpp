@@ -415,11 +415,11 @@ TEST_CASE("Closing under traffic is prompt, leaks nothing, and the other node re
   CHECK(eventually([&] { return entries_of("/dev/shm") <= segments; }));
 }
 
-TEST_CASE("Mail of any size is read in the order in which its node sent it") {
+TEST_CASE("Actor messages of any size are read in the order in which their node sent them") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   constexpr std::uint32_t count = 3000;
-  // Long mail takes many fragments, and the short mail after it must not overtake it.
-  const auto mail_of = [](std::uint32_t from, std::uint32_t i) {
+  // A long message takes many fragments, and the short one after it must not overtake it.
+  const auto encoded_message = [](std::uint32_t from, std::uint32_t i) {
     const std::size_t size = i % 50 == 0 ? 200'000 : i % 7 == 0 ? 20'000 : 1 + i % 90;
     return std::string(size, static_cast<char>('a' + (from + i) % 26));
   };
@@ -428,17 +428,18 @@ TEST_CASE("Mail of any size is read in the order in which its node sent it") {
     std::atomic<std::uint32_t> wrong = 0, total = 0;
     failures failed;
     auto wire = node.connected(node.options(), failed.note());
-    wire->on_mail([&](node_id from, std::string_view mail) {
-      if (mail != mail_of(from.value(), read[from]++)) ++wrong;
+    wire->on_actor_message([&](node_id from, std::string_view message) {
+      if (message != encoded_message(from.value(), read[from]++)) ++wrong;
       ++total;
       return success();
     });
     node.barrier();
     for (std::uint32_t i = 0; i < count; ++i)
       for (std::uint32_t to = 0; to < 3; ++to)
-        if (node_id{to} != node.id()) wire->send_mail(node_id{to}, mail_of(node.id().value(), i));
-    expect(eventually([&] { return total == 2 * count; }), "mail is missing");
-    expect(wrong == 0, "mail came in another order");
+        if (node_id{to} != node.id())
+          wire->send_actor_message(node_id{to}, encoded_message(node.id().value(), i));
+    expect(eventually([&] { return total == 2 * count; }), "actor messages are missing");
+    expect(wrong == 0, "actor messages came in another order");
     node.barrier();
     wire->close();
     expect(failed.all().empty(), failed.text());
@@ -446,20 +447,21 @@ TEST_CASE("Mail of any size is read in the order in which its node sent it") {
   CHECK(run_nodes(tls, {body, body, body}) == "");
 }
 
-TEST_CASE("Mail larger than tensors may be is read, and mail sent before close() is") {
+TEST_CASE(
+    "Actor messages larger than tensors may be are read, and so are those sent before close()") {
   const node_body closes = [](test_node& node) {
     auto options = node.options();
     options.message_bytes_max = options.inflight_bytes_max = 1000;
     auto wire = node.connected(std::move(options));
     std::atomic<bool> reads = false;
-    wire->on_mail([&](node_id, std::string_view) {
+    wire->on_actor_message([&](node_id, std::string_view) {
       reads = true;
       std::this_thread::sleep_for(milliseconds{300});  // the progress thread cannot send
       return success();
     });
     node.barrier();
-    expect(eventually([&] { return reads.load(); }), "no mail came");
-    wire->send_mail(node_id{1}, std::string(2000, 'x'));
+    expect(eventually([&] { return reads.load(); }), "no actor messages came");
+    wire->send_actor_message(node_id{1}, std::string(2000, 'x'));
     wire->close();
     node.barrier();
   };
@@ -469,13 +471,13 @@ TEST_CASE("Mail larger than tensors may be is read, and mail sent before close()
     failures failed;
     std::atomic<std::size_t> bytes = 0;
     auto wire = node.connected(std::move(options), failed.note());
-    wire->on_mail([&](node_id, std::string_view mail) {
-      bytes = mail.size();
+    wire->on_actor_message([&](node_id, std::string_view message) {
+      bytes = message.size();
       return success();
     });
     node.barrier();
-    wire->send_mail(node_id{0}, "hello");
-    expect(eventually([&] { return bytes == 2000; }), "the last mail is missing");
+    wire->send_actor_message(node_id{0}, "hello");
+    expect(eventually([&] { return bytes == 2000; }), "the last actor message is missing");
     node.barrier();
     expect(failed.all().empty(), failed.text());
   };
@@ -488,7 +490,7 @@ TEST_CASE("A sender rests while the receiver has no room") {
   const node_body sender = [&](test_node& node) {
     auto wire = node.connected(node.options());
     node.barrier();
-    for (int i = 0; i < 16; ++i) wire->send_mail(node_id{1}, std::string(4 * mib, 'x'));
+    for (int i = 0; i < 16; ++i) wire->send_actor_message(node_id{1}, std::string(4 * mib, 'x'));
     std::this_thread::sleep_for(busy / 4);
     const auto before = std::clock();
     std::this_thread::sleep_for(busy / 2);
@@ -500,33 +502,34 @@ TEST_CASE("A sender rests while the receiver has no room") {
   const node_body receiver = [&](test_node& node) {
     auto wire = node.connected(node.options());
     std::atomic<int> read = 0;
-    wire->on_mail([&](node_id, std::string_view) {
+    wire->on_actor_message([&](node_id, std::string_view) {
       if (read == 0) std::this_thread::sleep_for(busy);
       ++read;
       return success();
     });
     node.barrier();
-    expect(eventually([&] { return read == 16; }), "mail is missing");
+    expect(eventually([&] { return read == 16; }), "actor messages are missing");
     node.barrier();
   };
   CHECK(run_nodes(tls, {sender, receiver}) == "");
 }
 
-TEST_CASE("A node whose mail is not understood has failed") {
+TEST_CASE("A node whose actor message is not understood has failed") {
   const node_body sender = [](test_node& node) {
     auto wire = node.connected(node.options());
     node.barrier();
-    wire->send_mail(node_id{1}, "hello");
+    wire->send_actor_message(node_id{1}, "hello");
     node.barrier();
   };
   const node_body reader = [](test_node& node) {
     failures failed;
     auto wire = node.connected(node.options(), failed.note());
-    wire->on_mail([](node_id, std::string_view) { return error{"no such actor"}; });
+    wire->on_actor_message([](node_id, std::string_view) { return error{"no such actor"}; });
     node.barrier();
     expect(eventually([&] { return !failed.all().empty(); }), "no failure was reported");
-    expect(failed.text() == "node 0: cannot be understood: mail 0 (5 bytes): no such actor\n",
-           failed.text());
+    expect(
+        failed.text() == "node 0: cannot be understood: actor message 0 (5 bytes): no such actor\n",
+        failed.text());
     node.barrier();
   };
   CHECK(run_nodes("posix", {sender, reader}) == "");

@@ -35,7 +35,7 @@ bytes_header some_bytes() {
           12'345'678,         true, 0xfedcba9876543210, true};
 }
 
-mail_header some_mail() {
+actor_message_header some_actor_message() {
   return {0x1122334455667788, 3, node_id{4}, 0x99aabbccddeeff00, 12'345, true, 0xfedcba9876543210};
 }
 
@@ -100,17 +100,19 @@ TEST_CASE("A tensor header survives encoding and decoding") {
   CHECK(*got == h);
 }
 
-TEST_CASE("Headers of bytes, of mail and of farewells survive encoding and decoding") {
-  const auto mail = decode_mail_header(encoded(some_mail()));
-  REQUIRE(mail.ok());
-  CHECK(*mail == some_mail());
+TEST_CASE(
+    "Headers of bytes, of actor messages and of disconnect messages survive encoding and "
+    "decoding") {
+  const auto message = decode_actor_message_header(encoded(some_actor_message()));
+  REQUIRE(message.ok());
+  CHECK(*message == some_actor_message());
   const auto bytes = decode_bytes_header(encoded(some_bytes()));
   REQUIRE(bytes.ok());
   CHECK(*bytes == some_bytes());
-  const farewell_header f{5, 6, node_id{7}, GENERATE(true, false)};
-  const auto farewell = decode_farewell_header(encoded(f));
-  REQUIRE(farewell.ok());
-  CHECK(*farewell == f);
+  const disconnect_header f{5, 6, node_id{7}, GENERATE(true, false)};
+  const auto disconnect = decode_disconnect_header(encoded(f));
+  REQUIRE(disconnect.ok());
+  CHECK(*disconnect == f);
 }
 
 TEST_CASE("The fields have the offsets that wire_format.md documents") {
@@ -143,23 +145,23 @@ TEST_CASE("The fields have the offsets that wire_format.md documents") {
   const auto channel = encoded(some_bytes());
   CHECK(channel.size() == 72);
   CHECK(std::memcmp(channel.data(), "RFPB", 4) == 0);
-  const auto mail = encoded(some_mail());
-  CHECK(mail.size() == 56);
-  CHECK(std::memcmp(mail.data(), "RFPM", 4) == 0);
-  CHECK(mail[24] == std::byte{0x00});
-  CHECK(mail[25] == std::byte{0xff});
-  CHECK(mail[32] == std::byte{12'345 & 0xff});
-  CHECK(std::memcmp(encoded(farewell_header{}).data(), "RFPF", 4) == 0);
+  const auto message = encoded(some_actor_message());
+  CHECK(message.size() == 56);
+  CHECK(std::memcmp(message.data(), "RFPM", 4) == 0);
+  CHECK(message[24] == std::byte{0x00});
+  CHECK(message[25] == std::byte{0xff});
+  CHECK(message[32] == std::byte{12'345 & 0xff});
+  CHECK(std::memcmp(encoded(disconnect_header{}).data(), "RFPF", 4) == 0);
 }
 
 TEST_CASE("Truncated and damaged headers are refused") {
   survives_damage(encoded(some_tensor()), decode_tensor_header);
   survives_damage(encoded(some_bytes()), decode_bytes_header);
-  survives_damage(encoded(some_mail()), decode_mail_header);
-  survives_damage(encoded(farewell_header{1, 2, node_id{3}, true}), decode_farewell_header);
+  survives_damage(encoded(some_actor_message()), decode_actor_message_header);
+  survives_damage(encoded(disconnect_header{1, 2, node_id{3}, true}), decode_disconnect_header);
   CHECK_FALSE(decode_tensor_header(encoded(some_bytes())).ok());
-  CHECK_FALSE(decode_bytes_header(encoded(farewell_header{})).ok());
-  CHECK_FALSE(decode_mail_header(encoded(some_bytes())).ok());
+  CHECK_FALSE(decode_bytes_header(encoded(disconnect_header{})).ok());
+  CHECK_FALSE(decode_actor_message_header(encoded(some_bytes())).ok());
 }
 
 TEST_CASE("An invalid field is refused and named, even with a correct checksum") {

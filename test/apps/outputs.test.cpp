@@ -151,6 +151,8 @@ TEST_CASE("an output replaces neither an input nor another output") {
       job.run(1, {}, {"--trace", own}),
       job.run(1, {}, {"--json", page, "--trace", page}),
       {RRFP_SIM, own, "--json", own},
+      {RRFP_SIM, own, "--json", "page of no run.html", "--write-durations",
+       "./page of no run.html"},
       {RRFP_SIM, "--from", trace, "--json", trace},
       {RRFP_REPORT, trace, "--out", trace},
       {RRFP_REPORT, trace, "--out", page, "--svg", page}};

@@ -54,14 +54,17 @@ TEST_CASE("the 16-stage job shows what readiness gains") {
 
 TEST_CASE("written durations are simulated to the same time") {
   const scratch_folder folder;
-  const auto calm = job_without_jitter(folder, "policy = \"bfw\"\n");
-  const auto csv = folder / "durations.csv";
-  REQUIRE(run_program({RRFP_SIM, calm, "--set", "jitter.compute=lognormal", "--write-durations",
-                       csv, "--json", folder / "a.json"})
-              .code == 0);
-  REQUIRE(run_program({RRFP_SIM, calm, "--durations", csv, "--json", folder / "b.json"}).code == 0);
-  CHECK(json::parse(text_of(folder / "a.json")).at("makespan_ms") ==
-        json::parse(text_of(folder / "b.json")).at("makespan_ms"));
+  for (const char* policy : {"bfw", "bfw_plus"}) {  // whose W runs in pieces
+    const auto calm = job_without_jitter(folder, "policy = \"" + std::string{policy} + "\"\n");
+    const auto csv = folder / "durations.csv";
+    REQUIRE(run_program({RRFP_SIM, calm, "--set", "jitter.compute=lognormal", "--write-durations",
+                         csv, "--json", folder / "a.json"})
+                .code == 0);
+    REQUIRE(run_program({RRFP_SIM, calm, "--durations", csv, "--json", folder / "b.json"}).code ==
+            0);
+    CHECK(json::parse(text_of(folder / "a.json")).at("makespan_ms") ==
+          json::parse(text_of(folder / "b.json")).at("makespan_ms"));
+  }
 }
 
 TEST_CASE("a written schedule is a table that gives the same order") {
@@ -95,6 +98,31 @@ TEST_CASE("an incomplete table of durations is refused") {
   std::ofstream{folder / "d.csv"} << "step,stage,chunk,mb,kind,ms\n1,0,0,0,Q,1\n";
   CHECK_THAT(run_program({RRFP_SIM, calm, "--durations", folder / "d.csv"}).err,
              Contains("d.csv:2") && Contains("Q"));
+}
+
+TEST_CASE("a table that lacks a task only in the order of admission is refused") {
+  const scratch_folder folder;
+  // This policy splits the backwards of some microbatches.
+  const auto j = job_without_jitter(folder, "mode = \"in-order\"\npolicy = \"dualpipe_v\"\n");
+  const auto csv = folder / "d.csv";
+  const std::vector<std::string> sim{
+      RRFP_SIM,           j, "--set", "pipeline.chunks=2", "--set", "pipeline.placement=v", "--set",
+      "pipeline.stages=2"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), sim.begin(), sim.end());
+    return run_program(more);
+  };
+  REQUIRE(with({"--set", "jitter.compute=lognormal", "--write-durations", csv}).code == 0);
+  CHECK(with({"--durations", csv}).code == 0);
+  const auto o = with({"--set", "dispatch.admission=small_large_small", "--durations", csv});
+  CHECK(o.code == 2);
+  CHECK_THAT(o.err, Contains("d.csv: durations: expected a row for B"));
+}
+
+TEST_CASE("an option with an empty text is refused") {
+  const auto o = run_program({RRFP_SIM, job, "--durations", ""});
+  CHECK(o.code == 2);
+  CHECK(o.err == "rrfp-sim: --durations: expected a value, got an empty text\n");
 }
 
 TEST_CASE("a recorded run is replayed and compared with other schedules") {

@@ -120,9 +120,9 @@ void checkers::on_cleared(const process& by) {
 }
 
 void checkers::on_point(const process& by, std::span<const std::uint32_t> processes,
-                        std::span<const recovery_card> cards, const recovery_point& point) {
+                        std::span<const recovery_report> reports, const recovery_point& point) {
   std::string all;
-  for (const auto& card : cards) all += encoded(card);
+  for (const auto& report : reports) all += encoded(report);
   const auto [known, is_new] = points_.try_emplace(all, text_of(point));
   RRFP_EXPECT(known->second == text_of(point), by.name() + " goes on from another point");
   if (!is_new) return;
@@ -133,20 +133,22 @@ void checkers::on_point(const process& by, std::span<const std::uint32_t> proces
   }
   const auto& c = sim_.w.c;
   const auto run = static_cast<std::uint32_t>(point.finished.size());
-  for (const auto& card : cards) {
-    RRFP_EXPECT(card.finished.size() <= point.finished.size(), "a finished run is forgotten");
+  for (const auto& report : reports) {
+    RRFP_EXPECT(report.finished.size() <= point.finished.size(), "a finished run is forgotten");
     // Two, and one more for each record that has not reached the node.
-    const auto& kept = keeps_[static_cast<std::uint32_t>(card.finished.size())];
-    const auto under_way = std::distance(kept.upper_bound(card.record.step), kept.end());
+    const auto& kept = keeps_[static_cast<std::uint32_t>(report.finished.size())];
+    const auto under_way = std::distance(kept.upper_bound(report.record.step), kept.end());
     std::map<std::pair<stage_id, rank_id>, std::ptrdiff_t> held;
-    for (const auto& h : card.held)
+    for (const auto& h : report.held)
       RRFP_EXPECT((++held[{h.what.stage, h.what.rank}]) <= 2 + under_way,
                   "a node holds too many copies of a rank");
   }
   if (run >= c.runs) return;
-  const auto leaves = [&](const recovery_card& card) { return card.lost == handed_over_.why; };
+  const auto leaves = [&](const recovery_report& report) {
+    return report.lost == handed_over_.why;
+  };
   if (!handed_over_.why.empty() &&
-      std::count_if(cards.begin(), cards.end(), leaves) + 1 == std::ssize(cards))
+      std::count_if(reports.begin(), reports.end(), leaves) + 1 == std::ssize(reports))
     RRFP_EXPECT(point.record.step >= handed_over_.step && run == handed_over_.run,
                 handed_over_.why + " after step " + std::to_string(handed_over_.step) +
                     ", but the job goes on after step " + std::to_string(point.record.step));
@@ -154,7 +156,7 @@ void checkers::on_point(const process& by, std::span<const std::uint32_t> proces
   // What the living hold, as far as the checkers have seen.
   std::uint64_t newest = 0;
   for (std::uint32_t n = 0; n < c.nodes; ++n) {
-    if (cards[n].finished.size() == run) newest = std::max(newest, kept_[{run, processes[n]}]);
+    if (reports[n].finished.size() == run) newest = std::max(newest, kept_[{run, processes[n]}]);
   }
   if (newest <= point.record.step) return;
   for (std::uint32_t st = 0; st < c.shape.stages; ++st)

@@ -52,7 +52,7 @@ class checkers {
   }
   /// All nodes choose the same point, and the newest that the copies of the living allow.
   void on_point(const process& by, std::span<const std::uint32_t> processes,
-                std::span<const recovery_card> cards, const recovery_point& point);
+                std::span<const recovery_report> reports, const recovery_point& point);
 
   /// Node 0 writes the results of all runs.
   void on_outputs(const std::vector<run_record>& runs);
@@ -75,7 +75,7 @@ class checkers {
   std::map<std::pair<std::uint32_t, copy_key>, std::set<std::uint32_t>> holders_;  ///< processes
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> kept_;  ///< by run and process
   std::map<std::uint32_t, std::set<std::uint64_t>> keeps_;                 ///< steps, by run
-  std::map<std::string, std::string> points_;                              ///< by the cards
+  std::map<std::string, std::string> points_;                              ///< by the reports
   struct {
     std::uint32_t run = 0;
     std::uint64_t step = 0;

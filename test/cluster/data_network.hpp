@@ -17,13 +17,13 @@
 
 namespace rrfp::cluster {
 
-using actors::ucx::bytes_header;
-using actors::ucx::farewell_header;
-using actors::ucx::mail_header;
-using actors::ucx::tensor_header;
+using messaging::actor_message_header;
+using messaging::bytes_header;
+using messaging::disconnect_header;
+using messaging::tensor_header;
 
 struct data_message {
-  std::variant<tensor_header, bytes_header, mail_header, farewell_header> header;
+  std::variant<tensor_header, bytes_header, actor_message_header, disconnect_header> header;
   symbol value = 0;              ///< of a tensor
   std::string bytes;             ///< of the others
   std::uint64_t generation = 0;  ///< what no header says: the session that sent it

@@ -25,11 +25,11 @@ constexpr char success_mark = '+';
 char mark_of(error_kind kind) { return static_cast<char>('0' + static_cast<int>(kind)); }
 
 /// What a node tells node 0 before a run.
-struct node_card {
+struct node_contribution {
   std::uint32_t process = 0;  ///< for the checkers
-  recovery_card recovery;
+  recovery_report recovery;
 };
-auto fields(auto f, node_card& x) { return f(x.process, x.recovery); }
+auto fields(auto f, node_contribution& x) { return f(x.process, x.recovery); }
 
 /// What node 0 answers.
 struct node_start {
@@ -84,7 +84,7 @@ std::string process::waits_for() const {
   if (exchanged_) return "an agreement of all nodes";
   if (!session_ || !has_met_) return "the begin of a run";
   if (ended_) return "its session, to close";
-  return "the run, after step " + std::to_string(card_.steps);
+  return "the run, after step " + std::to_string(report_.steps);
 }
 
 void process::later(nanoseconds after, std::function<void()> work) {
@@ -167,8 +167,8 @@ void process::give_up_drain() {
 /// While it joins.
 void process::end_interrupted() {
   if (member_) member_->end(name() + " gave up: interrupted while joining");
-  exit(exit_interrupted, card_.lost.empty() ? "interrupted before the training began"
-                                            : "interrupted after " + card_.lost);
+  exit(exit_interrupted, report_.lost.empty() ? "interrupted before the training began"
+                                              : "interrupted after " + report_.lost);
 }
 
 void process::ask_report() {
@@ -191,7 +191,7 @@ void process::exit(int code, const std::string& words) {
 // ---- one membership
 
 void process::join() {
-  const bool is_new = card_.lost.empty();
+  const bool is_new = report_.lost.empty();
   const auto limit = is_new ? join_timeout : c().hold;
   join_until_ = (is_new ? local_now() : *lost_at_) + limit;
   try_to_join(limit);
@@ -243,7 +243,7 @@ void process::try_to_join(nanoseconds limit) {
 void process::end_told() {
   note("is told that the job is over");
   sim_.checks.on_outputs_known();
-  card_.lost.clear();
+  report_.lost.clear();
   if (!leads()) return end_membership(exit_done);
   code_when_left_ = exit_done;
   later(c().hold, [this, number = memberships_] {
@@ -265,7 +265,7 @@ void process::give_up_joining(const std::string& why, error_kind kind) {
     return later(join_pause,
                  [this] { try_to_join(std::max(join_until_ - local_now(), join_pause)); });
   }
-  exit(exit_code_of(kind), card_.lost.empty() ? why : card_.lost + "; " + why);
+  exit(exit_code_of(kind), report_.lost.empty() ? why : report_.lost + "; " + why);
 }
 
 void process::exchange(std::string bytes, nanoseconds limit,
@@ -337,11 +337,12 @@ void process::on_joined() {
 }
 
 void process::agree_on_start(bool has_joined) {
-  card_.held = copies_.set.held();
-  card_.record = copies_.set.record();
-  if (lost_at_) card_.held_s = static_cast<double>(local_now() - *lost_at_) / s;
+  report_.held = copies_.set.held();
+  report_.record = copies_.set.record();
+  if (lost_at_) report_.held_s = static_cast<double>(local_now() - *lost_at_) / s;
   agree(
-      encoded(node_card{id_, card_}), [this](const texts& cards) { return begin_with(cards); },
+      encoded(node_contribution{id_, report_}),
+      [this](const texts& reports) { return begin_with(reports); },
       [this, has_joined](const result<std::string>& mine) {
         if (!mine) return finish_run({end_of(mine.failure().kind), mine.message(), {}});
         auto start = decoded<node_start>(*mine);
@@ -353,20 +354,20 @@ void process::agree_on_start(bool has_joined) {
       });
 }
 
-/// On the leader: what each node begins, from the cards of all.
+/// On the leader: what each node begins, from the reports of all.
 result<process::texts> process::begin_with(const texts& all) {
-  std::vector<recovery_card> cards;
+  std::vector<recovery_report> reports;
   std::vector<std::uint32_t> processes;
   const auto absent = member_->absent();
   for (const auto& bytes : all) {
-    auto card = bytes.empty() ? node_card{nobody, {}} : decoded<node_card>(bytes);
-    RRFP_EXPECT(card, name() + " got a card that does not decode");
-    processes.push_back(card->process);
-    cards.push_back(std::move(card->recovery));
+    auto report = bytes.empty() ? node_contribution{nobody, {}} : decoded<node_contribution>(bytes);
+    RRFP_EXPECT(report, name() + " got a report that does not decode");
+    processes.push_back(report->process);
+    reports.push_back(std::move(report->recovery));
   }
   const std::vector<std::uint32_t> ranks(c().runs, c().stage_ranks());
-  const auto point = choose_recovery_point(cards, ranks);
-  sim_.checks.on_point(*this, processes, cards, point);
+  const auto point = choose_recovery_point(reports, ranks);
+  sim_.checks.on_point(*this, processes, reports, point);
   std::optional<std::uint64_t> resume;
   if (c().saves && !point.has_copies())
     if (const auto newest = sim_.disk.find_newest()) resume = newest->step;
@@ -422,7 +423,7 @@ void process::end_membership(int code) {
   left_.push_back(std::move(member_));
   ++memberships_;
   later(random_.between(0, linger_max), [this, code] {
-    if (card_.lost.empty()) return exit(code, last_words_);
+    if (report_.lost.empty()) return exit(code, last_words_);
     join();
   });
 }
@@ -439,10 +440,10 @@ int process::end_with(const run_end& how) {
   }
   if (how.how == job_end::node_lost && !is_handed_over_) sim_.checks.on_loss(*this, how.message);
   if (how.how == job_end::node_lost && !fence_.is_lost() && may_recover()) {
-    if (card_.lost.empty()) lost_at_ = local_now();
-    card_.lost = how.message;
+    if (report_.lost.empty()) lost_at_ = local_now();
+    report_.lost = how.message;
     RRFP_EXPECT(!how.message.empty(), name() + " lost a node without a reason");
-    ++card_.totals.restarts;
+    ++report_.totals.restarts;
     note(how.message + "; waiting for all nodes");
     return exit_node_lost;
   }
@@ -459,11 +460,11 @@ void process::clear_copies() {
 void process::go_on(recovery_point from, std::optional<std::uint64_t> resume) {
   for (auto n = finished_.size(); n < from.finished.size(); ++n) {
     finished_.push_back(from.finished[n]);
-    card_.finish_run(from.finished[n]);
+    report_.finish_run(from.finished[n]);
     clear_copies();
   }
   if (!from.has_copies()) clear_copies();
-  card_.lost.clear();
+  report_.lost.clear();
   if (finished_.size() == c().runs) return write_outputs();
   session_setup setup;
   setup.run = static_cast<std::uint32_t>(finished_.size());
@@ -475,8 +476,8 @@ void process::go_on(recovery_point from, std::optional<std::uint64_t> resume) {
   status ready = success();
   if (resume) ready = this->resume(setup, *resume);
   if (!from.lost.empty()) {
-    card_.totals = from.totals;
-    card_.totals.repeated_steps += from.steps - std::min(from.steps, setup.first_step);
+    report_.totals = from.totals;
+    report_.totals.repeated_steps += from.steps - std::min(from.steps, setup.first_step);
   }
   open_session(std::move(setup), ready);
 }
@@ -498,7 +499,7 @@ status process::resume(session_setup& setup, std::uint64_t step) {
 }
 
 void process::open_session(session_setup setup, const status& ready) {
-  card_.began_after = setup.from.began_after ? *setup.from.began_after : setup.first_step;
+  report_.began_after = setup.from.began_after ? *setup.from.began_after : setup.first_step;
   if (leads() && !setup.from.lost.empty())
     note("goes on after step " + std::to_string(setup.first_step) + " of " +
          std::to_string(setup.from.steps) +
@@ -536,7 +537,7 @@ result<process::texts> process::introduce(const texts& numbers, const recovery_p
   std::vector<stage_id> path;
   for (std::uint32_t v = 0; v < c().shape.virtual_stages(); ++v)
     path.push_back(c().shape.at(virtual_stage_id{v}).stage);
-  actors::ucx::connections all{
+  messaging::connections all{
       {c().nodes, c().shape.stages, path, c().ranks, c().replicas, node_of, leader()}};
   for (std::uint32_t st = 0; st < c().shape.stages; ++st)
     for (std::uint32_t r = 0; r < c().ranks; ++r)
@@ -612,13 +613,13 @@ void process::finish_run(const run_end& how) {
   if (disk_work_ > 0) return later(1 * ms, [this, how] { finish_run(how); });
   const auto code = end_with(how);
   if (is_handed_over_) return leave(code, leave_limit);
-  if (!card_.lost.empty()) return end_membership(code);
+  if (!report_.lost.empty()) return end_membership(code);
   if (code != exit_done) {
     if (code == exit_node_lost) return end_membership(code);
     return leave(code, leave_limit);
   }
   finished_.push_back(how.summary);
-  card_.finish_run(how.summary);
+  report_.finish_run(how.summary);
   clear_copies();
   if (finished_.size() == c().runs) return write_outputs();
   agree_on_start(false);

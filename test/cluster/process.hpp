@@ -99,7 +99,7 @@ class process {
 
   // For the session.
   held_copies& copies() { return copies_; }
-  void note_step(std::uint64_t step) { card_.steps = step; }
+  void note_step(std::uint64_t step) { report_.steps = step; }
   void set_status(const std::string& text) { member_->set_status(text); }
   void note_progress() { progress_ = local_now(); }
   nanoseconds silence() const { return local_now() - progress_; }
@@ -127,7 +127,7 @@ class process {
   void agree(const result<std::string>& mine, answering answer, receiver then);
   void agree(const result<std::string>& mine, receiver then);
   void agree_on_start(bool has_joined);
-  result<texts> begin_with(const texts& cards);
+  result<texts> begin_with(const texts& reports);
   result<texts> introduce(const texts& numbers, const recovery_point& from) const;
   void wait_for_outputs();
   void end_membership(int code);
@@ -135,7 +135,7 @@ class process {
   void give_up_drain();
 
   // The runs.
-  bool may_recover() const { return card_.totals.restarts < c().max_restarts; }
+  bool may_recover() const { return report_.totals.restarts < c().max_restarts; }
   void clear_copies();
   void go_on(recovery_point from, std::optional<std::uint64_t> resume);
   void write_outputs();
@@ -177,7 +177,7 @@ class process {
   std::vector<std::unique_ptr<session>> over_;  ///< events under way may still name them
   std::vector<std::unique_ptr<member>> left_;
   held_copies copies_;
-  recovery_card card_;
+  recovery_report report_;
   std::optional<nanoseconds> lost_at_;
   std::vector<run_record> finished_;
   bool written_ = false;

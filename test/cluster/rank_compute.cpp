@@ -6,7 +6,7 @@
 
 namespace rrfp::cluster {
 
-rank_compute::rank_compute(const scenario& c, std::uint32_t run, actors::rank_address at,
+rank_compute::rank_compute(const scenario& c, std::uint32_t run, rank_address at,
                            rank_state initial)
     : c_(c), run_(run), at_(at), weights_(std::move(initial)) {}
 

@@ -22,7 +22,7 @@ namespace rrfp::cluster {
 
 class rank_compute {
  public:
-  rank_compute(const scenario& c, std::uint32_t run, actors::rank_address at, rank_state initial);
+  rank_compute(const scenario& c, std::uint32_t run, rank_address at, rank_state initial);
 
   void begin_step(step_id step, const microbatch_shares& shares);
   step_id step() const { return step_; }
@@ -76,7 +76,7 @@ class rank_compute {
 
   const scenario& c_;
   const std::uint32_t run_;
-  const actors::rank_address at_;
+  const rank_address at_;
   step_id step_;
   rank_state weights_;
   rank_state gradients_;  ///< of all replicas

@@ -14,16 +14,14 @@
 
 namespace rrfp::cluster {
 
-using namespace actors::ucx;
-using actors::payload;
-using actors::rank_address;
+using namespace messaging;
 
 namespace {
 
 enum own_event : std::uint32_t { task_ended, local_mail };
 
 constexpr std::uint32_t replica_groups = 1 << 16;
-/// As long as nodes may take to answer a farewell.
+/// As long as nodes may take to answer a disconnect message.
 constexpr nanoseconds farewell_max = 1 * s;
 constexpr nanoseconds unexplained_loss_time = 3 * s;
 constexpr copy_fetches::limits fetch_limits{8, 2};
@@ -110,7 +108,7 @@ transport_core_options session::transport_options() const {
   o.epoch = setup_.run;
   o.eager_bytes_max = c().eager_bytes_max;
   o.message_bytes_max = o.inflight_bytes_max = c().inflight_bytes_max;
-  o.mail_bytes_max = 1 << 20;
+  o.actor_message_bytes_max = 1 << 20;
   return o;
 }
 
@@ -284,13 +282,13 @@ void session::leave(std::function<void()> done) {
   for (const auto* const descriptor : transport_.close())
     owner_.sim().data.release(number_of(descriptor));
   for (const auto to : transport_.connected()) {
-    farewell_header h;
+    disconnect_header h;
     transport_.stamp(h);
     data_message m;
     m.header = h;
     if (world_.counted != nullptr)
       world_.counted->count(purpose::ending, owner_.node(), to.value(), sizeof h);
-    dispatch(to, std::move(m), transport_.depart_farewell(to));
+    dispatch(to, std::move(m), transport_.link_to(to));
   }
   const auto close = [this] {
     if (std::exchange(is_over_, true)) return;
@@ -311,7 +309,7 @@ void session::vanish() {
 
 // ---- the transport
 
-bool session::dispatch(node_id to, data_message m, departure by) {
+bool session::dispatch(node_id to, data_message m, chosen_link by) {
   RRFP_EXPECT(numbers_.contains(to) || numbers_.empty(), owner_.name() + " sends to node " +
                                                              std::to_string(to.value()) +
                                                              ", to which it never connects");
@@ -354,10 +352,10 @@ void session::arrive(const data_message& m, std::uint32_t number) {
   std::visit(
       [&](const auto& h) {
         using header = std::decay_t<decltype(h)>;
-        if constexpr (std::is_same_v<header, farewell_header>) {
+        if constexpr (std::is_same_v<header, disconnect_header>) {
           const auto answer = transport_.arrived(h);
           if (answer.link == nullptr) return;
-          farewell_header back;
+          disconnect_header back;
           transport_.stamp(back);
           back.is_answer = true;
           data_message reply;
@@ -365,8 +363,8 @@ void session::arrive(const data_message& m, std::uint32_t number) {
           dispatch(h.from_node, std::move(reply), answer);
         } else {
           const auto what = transport_.arrived(h, h.data_bytes, descriptor);
-          if (what == fate::deliver) deliver(m);
-          if (what != fate::keep && m.is_announced) owner_.sim().data.release(number);
+          if (what == disposition::deliver) deliver(m);
+          if (what != disposition::keep && m.is_announced) owner_.sim().data.release(number);
         }
       },
       m.header);
@@ -392,7 +390,7 @@ void session::fetch_announced() {
       data.release(number);
       const auto& header = std::get<tensor_header>(m.header);
       const auto failure = data.is_there(m) ? std::string{} : std::string{"its sender has gone"};
-      if (transport_.fetched(header, failure) == fate::deliver) deliver(m);
+      if (transport_.fetched(header, failure) == disposition::deliver) deliver(m);
       fetch_announced();
       settle_transport();
       settle();
@@ -412,7 +410,7 @@ void session::deliver(const data_message& m) {
     RRFP_EXPECT(is_new, owner_.name() + " got bytes of a group twice");
     transport_.delivered(*b, delivery::done);
     wake_group(b->group, b->to.value());
-  } else if (const auto* const h = std::get_if<mail_header>(&m.header)) {
+  } else if (const auto* const h = std::get_if<actor_message_header>(&m.header)) {
     for (const auto& bytes : transport_.in_order(*h, m.bytes)) {
       decoder in{bytes};
       mail read_mail;
@@ -456,14 +454,14 @@ void session::send(mail m) {
   out(m);
   data_message sent;
   sent.bytes = out.take();
-  mail_header h;
+  actor_message_header h;
   h.data_bytes = sent.bytes.size();
   if (world_.counted != nullptr)
     world_.counted->count(purpose_of(m.kind), owner_.node(), to.value(),
                           sizeof h + sent.bytes.size());
   if (!transport_.number(to, h)) return settle_transport();
   sent.header = h;
-  dispatch(to, std::move(sent), transport_.depart(to, h));
+  dispatch(to, std::move(sent), transport_.link_for(to, h));
 }
 
 void session::send_to_stages(mail m) {
@@ -509,7 +507,7 @@ void session::send_tensor(tensor_header h, data_message m) {
   if (world_.counted != nullptr)
     world_.counted->count(purpose::tensors, owner_.node(), to.value(), h.data_bytes);
   m.header = h;
-  dispatch(to, std::move(m), transport_.depart(to, h));
+  dispatch(to, std::move(m), transport_.link_for(to, h));
 }
 
 void session::send_bytes(const rank_key& to, std::uint32_t group, std::uint32_t from,
@@ -529,7 +527,7 @@ void session::send_bytes(const rank_key& to, std::uint32_t group, std::uint32_t 
   data_message m;
   m.header = h;
   m.bytes = bytes;
-  const auto by = transport_.depart(node, h);
+  const auto by = transport_.link_for(node, h);
   dispatch(node, std::move(m), {by.link, false});
 }
 

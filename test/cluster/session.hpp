@@ -80,7 +80,7 @@ class session final : public data_port, event_sink {
   void give_up(node_id lost, const std::string& why);
   /// The membership reports a loss.
   void lose(const std::string& why);
-  /// Sends farewells; `done` is called when all have answered, or after a time.
+  /// Sends disconnect messages; `done` is called when all have answered, or after a time.
   void leave(std::function<void()> done);
   /// The process is gone.
   void vanish();
@@ -157,7 +157,7 @@ class session final : public data_port, event_sink {
   using channel_key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint64_t>;
 
   bool leads() const;
-  actors::ucx::transport_core_options transport_options() const;
+  messaging::transport_core_options transport_options() const;
   void build();
   rank_state initial_state(const rank_key& at) const;
   void settle_transport();
@@ -170,7 +170,7 @@ class session final : public data_port, event_sink {
   microbatch_shares shares_of(const mail& m) const;
   void send_bytes(const rank_key& to, std::uint32_t group, std::uint32_t from, std::uint32_t member,
                   std::uint64_t tag, const std::string& bytes);
-  bool dispatch(node_id to, data_message m, actors::ucx::departure by);
+  bool dispatch(node_id to, data_message m, messaging::chosen_link by);
   node_id node_of(const mail& m) const;
 
   // Receiving.
@@ -243,7 +243,7 @@ class session final : public data_port, event_sink {
   const std::uint32_t number_;
   const nanoseconds began_;
   const std::vector<node_id> places_;  ///< of all ranks
-  actors::ucx::transport_core transport_;
+  messaging::transport_core transport_;
   std::map<node_id, std::uint32_t> numbers_;  ///< of the sessions of those that it connects to
   std::vector<char> links_;                   ///< a link is the address of an entry
   std::vector<std::unique_ptr<stage_driver>> stages_;

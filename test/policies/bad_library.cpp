@@ -18,7 +18,8 @@ enum fault {
   rank_throws,
   order_throws,
   order_repeats,
-  launched_throws
+  launched_throws,
+  no_pieces
 };
 
 class faulty final : public policies::round_policy {
@@ -31,6 +32,7 @@ class faulty final : public policies::round_policy {
     if (FAULT == order_repeats) return {{0, 0}, 2};
     return backward_then_forward();
   }
+  std::uint32_t weight_pieces() const override { return FAULT == no_pieces ? 0 : 1; }
   void launched(const task&) override {
     if (FAULT == launched_throws) throw 7;
   }

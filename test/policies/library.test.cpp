@@ -89,6 +89,7 @@ TEST_CASE("a library whose policies throw or break a rule is refused") {
   expected("make_returns_null", "", "the function of RRFP_POLICY_LIBRARY returned null");
   expected("too_many_lanes", "stage 0: ", "lanes(): expected 1 to 4, got 9");
   expected("rank_throws", "", "rank() threw: no such task");
+  expected("no_pieces", "", "weight_pieces(): expected 1 to 64, got 0");
 }
 
 TEST_CASE("a policy of a library that throws or breaks a rule while it runs ends the run") {

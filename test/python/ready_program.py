@@ -299,6 +299,25 @@ def compiled_loss(options):
     assert len(runs) == (8 if rank == ranks - 1 else 0), runs
 
 
+def losses_of_other_shapes(options):
+    """Each of one element; the forwards of a stage run before its backwards."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    x, _ = microbatches(0, 4)
+    seen = []
+
+    def loss(output, target):
+        seen.append(None)
+        found = loss_fn(output, target)
+        return found.view(1) if len(seen) % 2 else found
+
+    stage = PipelineStage(Block(), rank, ranks, device)
+    schedule = ReadySchedule(
+        stage, 4, loss_fn=loss, **options | {"policy": "gpipe", "settings": {"dispatch.mode": "in-order"}}
+    )
+    schedule.step(arg_mbs=[(one,) for one in x] if rank == 0 else None, target_mbs=x if rank == ranks - 1 else None)
+    schedule.close()
+
+
 def checkpointed(options):
     from torch.utils.checkpoint import checkpoint
 
@@ -538,6 +557,10 @@ def refused(options):
         ({"first_step": 0}, "first_step: expected an integer >= 1, got 0"),
         ({"settings": {"pipeline.stages": 3}}, "expected none, because the schedule sets it"),
         ({"seed": -1}, "seed: expected an integer from 0 to 2^64 - 1, got -1"),
+        ({"n_microbatches": 0}, "n_microbatches: expected an integer >= 1, got 0"),
+        ({"n_microbatches": "4"}, "n_microbatches: expected an integer >= 1, got '4'"),
+        ({"stages": None}, "stages: expected a PipelineStage, or several, got NoneType"),
+        ({"stages": []}, "stages: expected a PipelineStage, or several, got none"),
     ]:
         try:
             ReadySchedule(**{"stages": stage, "n_microbatches": 4, **wrong})

@@ -124,6 +124,11 @@ def test_a_log_of_timers_gives_steps_of_mean_times():
     assert len(found.steps) == 3 and len(found.tasks) == 3 * 4 * 2 * 8
     assert "not measured" in found.notes[0]
     assert found._repr_html_().startswith("<svg") and "two replicas" in found._repr_html_()
+    with pytest.raises(rrfp.Error, match="expected a file at least, got none"):
+        rrfp.analyze([])
+    for share in (-1, 2, float("nan"), "half"):
+        with pytest.raises(ValueError, match="^backward_share: expected a number from 0 to 1, got "):
+            rrfp.analyze(ROOT / "test/foreign/recorded/megatron.log", backward_share=share)
     with pytest.raises(rrfp.Error, match="expected ranks of 5 stages"):
         rrfp.analyze(ROOT / "test/foreign/recorded/megatron.log", stages=5)
     assert len(rrfp.analyze(ROOT / "test/foreign/recorded/megatron.log", microbatches=16).tasks) == 3 * 4 * 2 * 16

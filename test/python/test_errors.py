@@ -1,5 +1,6 @@
 """What a program gets when something fails."""
 
+import copy
 import gc
 import os
 import pickle
@@ -159,6 +160,14 @@ def test_wrong_arguments_are_refused_and_the_pipeline_goes_on():
             "output_merge_spec: expected TensorChunkSpec(dimension), a reducer or None for each output, got int",
         ),
         ({"settings": 5}, "settings: expected a dict with keys of a job, got int"),
+        (
+            {"settings": {"train.lr": torch.tensor(3)}},
+            'settings["train.lr"]: expected a number, a text, True or False, or a list of them, got Tensor',
+        ),
+        (
+            {"settings": {"train.lr": float("nan")}},
+            'settings["train.lr"]: expected a number, a text, True or False, or a list of them, got nan',
+        ),
         ({"settings": {"pipeline.replicas": 0}}, 'settings["pipeline.replicas"]: expected an integer >= 1, got 0'),
         ({"settings": {"pipeline.chunks": "x"}}, 'settings["pipeline.chunks"]: expected an integer >= 1, got x'),
     ],
@@ -182,6 +191,10 @@ def test_a_setting_comes_before_the_argument_that_it_names():
             pipe.step(x, target=y, update="no")
         with pytest.raises(TypeError, match="^arg_mbs: expected a list with one for each microbatch, got int$"):
             pipe.step_microbatches(5)
+        with pytest.raises(TypeError, match=r"^kwarg_mbs\[0\]: expected a dict, got NoneType$"):
+            pipe.step_microbatches([x], [None], [y])
+        with pytest.raises(TypeError, match="^a Pipeline cannot be copied or pickled"):
+            copy.copy(pipe)
         with pytest.raises(TypeError, match="^costs: expected a list with one for each microbatch, got str$"):
             pipe.step_microbatches([x], target_mbs=[y], costs="a")
         with pytest.raises(TypeError, match="^losses: expected a list, got int$"):
@@ -195,6 +208,7 @@ def test_modules_and_optimizers_that_a_pipeline_cannot_have_are_refused():
     for wrong, told in [
         ({"stages": parts}, "stages: parts 0 and 1 share the statistics '1.running_mean'"),
         ({"stages": [torch.nn.LazyLinear(16), torch.nn.Linear(16, 16)]}, "expected a lazy module to have run a forward"),
+        ({"stages": [torch.jit.script(torch.nn.Linear(16, 16)), torch.nn.Linear(16, 16)]}, "got one of torch.jit"),
         ({"optimizer": torch.optim.LBFGS}, "optimizer: TypeError: expected an optimizer whose step.. needs no closure"),
     ]:
         with pytest.raises((rrfp.Error, ValueError), match=told):
@@ -284,6 +298,9 @@ def test_a_state_that_the_optimizer_refuses_changes_nothing():
                 pipe.load_state_dict(wrong)
             after = pipe.state_dict()
             assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+        name = next(n for n in state if n.startswith("1."))
+        with pytest.raises(rrfp.Error, match=f"'{name}': expected a tensor with values .*, got one on the device meta"):
+            pipe.load_state_dict(state | {name: state[name].to("meta")})
         pipe.load_state_dict(state)
         pipe.step(x, target=y)
         after = pipe.state_dict()

@@ -172,6 +172,102 @@ def test_a_gradient_in_any_step_of_an_accumulation_counts(tmp_path):
     assert equal(parts, plain)
 
 
+@pytest.mark.parametrize("ends", ["finish", "close of the program"])
+def test_a_training_that_ends_while_gradients_wait_resumes_before_them(tmp_path, ends):
+    torch.manual_seed(1)
+    begin = [nn.Linear(16, 16), nn.Linear(16, 16)]
+    updates = [True, True, False, True]  # the gradients of the third step wait for the fourth
+
+    def train(parts, steps, folder, end=True):
+        settings = {"checkpoint.dir": str(folder), "checkpoint.every": 2}
+        pipe = rrfp.Pipeline(parts, loss_fn, 4, optimizer=adam, settings=settings, on_note=lambda line: None)
+        first = pipe.steps
+        for at in range(first, steps):
+            x, y = rows(at)
+            pipe.step(x, target=y, update=updates[at])
+        pipe.finish() if end else pipe.close()
+        return first
+
+    whole, parts = twin(begin), twin(begin)
+    assert train(whole, 4, tmp_path / "whole") == 0
+    assert train(twin(begin), 3, tmp_path / "half", ends == "finish") == 0
+    assert train(parts, 4, tmp_path / "half") == 2
+    assert equal(parts, whole)
+
+
+class Cut(torch.autograd.Function):
+    """Gives the gradient of its first input only, and none for some microbatches."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.has_none = bool(x[0, 0] > 0)
+        return x + y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None if ctx.has_none else gradient, None
+
+
+class Cutting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.layer(Cut.apply(x, x))
+
+
+def test_a_part_may_have_no_gradient_for_its_input():
+    torch.manual_seed(3)
+    check([nn.Linear(16, 16), Cutting(), nn.Linear(16, 16)])
+
+
+class Noisy(nn.Module):
+    """Draws from a generator of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def forward(self, x):
+        return self.layer(x + torch.randn(x.shape, generator=self.generator))
+
+
+def test_recomputation_with_other_numbers_is_refused():
+    x, y = rows(1)
+    for parts, where in (([Noisy(), nn.Linear(16, 16)], "stage 0"), ([nn.Linear(16, 16), Noisy()], "stage 1")):
+        with rrfp.Pipeline(parts, loss_fn, 4, optimizer=adam, settings=WAYS["recompute"]) as pipe:
+            with pytest.raises(rrfp.Error, match=f"{where}, B.* of step 1: .*forward gives other values when backward runs it"):
+                pipe.step(x, target=y)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.NAdam, torch.optim.RAdam])
+def test_float32_states_of_bfloat16_parameters_resume(tmp_path, optimizer):
+    torch.manual_seed(5)
+    begin = [nn.Linear(16, 16).bfloat16() for _ in range(2)]
+
+    def train(parts, steps, folder):
+        with rrfp.Pipeline(
+            parts,
+            loss_fn,
+            4,
+            optimizer=lambda parameters: optimizer(parameters, 1e-2),
+            settings={"checkpoint.dir": str(folder)},
+            on_note=lambda line: None,
+        ) as pipe:
+            for at in range(pipe.steps, steps):
+                x, y = rows(at)
+                pipe.step(x.bfloat16(), target=y.bfloat16())
+
+    whole = twin(begin)
+    train(whole, 6, tmp_path / "whole")
+    train(twin(begin), 3, tmp_path / "half")
+    parts = twin(begin)
+    train(parts, 6, tmp_path / "half")
+    assert equal(parts, whole)
+
+
 class Recurrent(nn.Module):
     def __init__(self, kind):
         super().__init__()

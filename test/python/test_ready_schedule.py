@@ -14,7 +14,7 @@ JITTER = {"jitter.compute": "lognormal", "jitter.compute_sigma": 0.8}
 # Of processes, options and cases of ready_program.py.
 RUNS = [
     (2, {}, ["one_microbatch", "bfloat16", "other_rows", "dropout", "checkpointed", "evaluation", "batch_norm"]),
-    (2, {}, ["resumed", "of_lists", "gradient_of_an_input", "compiled_loss"]),
+    (2, {}, ["resumed", "of_lists", "gradient_of_an_input", "compiled_loss", "losses_of_other_shapes"]),
     (3, {"settings": JITTER}, ["one_chunk", "interleaved", "v_shape", "many_outputs", "other_counts"]),
     (2, {"split_backward": False, "settings": JITTER}, ["one_chunk", "interleaved"]),
     (2, {"policy": "bf", "slots": 2}, ["one_chunk", "v_shape"]),

@@ -126,12 +126,12 @@ class cluster {
   }
 
   void go_on() {
-    std::vector<recovery_card> cards(nodes_);
+    std::vector<recovery_report> reports(nodes_);
     for (std::uint32_t n = 0; n < nodes_; ++n) {
-      cards[n].held = sets_[n].held();
-      cards[n].record = sets_[n].record();
+      reports[n].held = sets_[n].held();
+      reports[n].record = sets_[n].record();
     }
-    const auto p = choose_recovery_point(cards, std::vector{ranks_});
+    const auto p = choose_recovery_point(reports, std::vector{ranks_});
     const auto expected = newest_left();
     CHECK(p.record.step >= expected);
     had_.clear();

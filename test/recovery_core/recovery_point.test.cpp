@@ -16,19 +16,19 @@ held_copy copy_of(std::uint64_t step, std::uint32_t stage, std::uint32_t rank = 
 }
 
 /// A node that holds these stages of these steps, each stage of one rank.
-recovery_card holder(const steps& held, const std::vector<std::uint32_t>& stages,
-                     std::uint64_t record) {
-  recovery_card card;
-  card.lost = "node 1 was lost";
+recovery_report holder(const steps& held, const std::vector<std::uint32_t>& stages,
+                       std::uint64_t record) {
+  recovery_report report;
+  report.lost = "node 1 was lost";
   for (const auto step : held)
-    for (const auto s : stages) card.held.push_back(copy_of(step, s));
-  if (record > 0) card.record = {record, "record " + std::to_string(record)};
-  return card;
+    for (const auto s : stages) report.held.push_back(copy_of(step, s));
+  if (record > 0) report.record = {record, "record " + std::to_string(record)};
+  return report;
 }
 
-recovery_point chosen(const std::vector<recovery_card>& cards, std::uint32_t ranks = 2) {
+recovery_point chosen(const std::vector<recovery_report>& reports, std::uint32_t ranks = 2) {
   const std::vector<std::uint32_t> of_runs{ranks, ranks};
-  return choose_recovery_point(cards, of_runs);
+  return choose_recovery_point(reports, of_runs);
 }
 
 }  // namespace
@@ -151,14 +151,14 @@ TEST_CASE("bytes that are no point are an error, wherever they are cut or change
 
 TEST_CASE("the number of ranks is that of the current run") {
   const std::vector<std::uint32_t> ranks{1, 2};
-  auto card = holder({3}, {0}, 3);
-  CHECK(choose_recovery_point(std::vector{card}, ranks).has_copies());
-  card.finished = {{"first", "of it"}};
-  CHECK_FALSE(choose_recovery_point(std::vector{card}, ranks).has_copies());
+  auto report = holder({3}, {0}, 3);
+  CHECK(choose_recovery_point(std::vector{report}, ranks).has_copies());
+  report.finished = {{"first", "of it"}};
+  CHECK_FALSE(choose_recovery_point(std::vector{report}, ranks).has_copies());
 }
 
 TEST_CASE("the point knows when the current run began if any node of that run does") {
-  recovery_card replacement;
+  recovery_report replacement;
   auto first = holder({}, {}, 0);
   first.began_after = 3;
   CHECK(chosen({replacement, first}).began_after == 3);
@@ -187,7 +187,7 @@ TEST_CASE("a node that takes over a run that others have finished has no steps o
 }
 
 TEST_CASE("the point has the most restarts, the longest wait and the first loss that a node saw") {
-  recovery_card replacement;
+  recovery_report replacement;
   auto a = holder({}, {}, 0);
   a.totals = {3, 5, 1.5};
   a.held_s = 2;
@@ -204,31 +204,31 @@ TEST_CASE("the point has the most restarts, the longest wait and the first loss 
   CHECK(p.lost == "node 1 was lost");
 }
 
-TEST_CASE("a card is the same after it was sent") {
-  auto card = holder({3, 4}, {0, 1}, 3);
-  card.totals = {2, 3, 0.5};
-  card.held_s = 1.25;
-  card.steps = 4;
-  card.began_after = 2;
-  card.finished = {{"first", "of it"}, {std::string("\0x", 2), ""}};
-  const auto bytes = encoded(card);
-  const auto read = decoded<recovery_card>(bytes);
+TEST_CASE("a report is the same after it was sent") {
+  auto report = holder({3, 4}, {0, 1}, 3);
+  report.totals = {2, 3, 0.5};
+  report.held_s = 1.25;
+  report.steps = 4;
+  report.began_after = 2;
+  report.finished = {{"first", "of it"}, {std::string("\0x", 2), ""}};
+  const auto bytes = encoded(report);
+  const auto read = decoded<recovery_report>(bytes);
   REQUIRE(read);
-  CHECK(*read == card);
+  CHECK(*read == report);
 }
 
-TEST_CASE("bytes that are no card are an error, wherever they are cut or changed") {
-  auto card = holder({3, 4}, {0, 1}, 3);
-  card.finished = {{"first", "of it"}};
-  const auto bytes = encoded(card);
+TEST_CASE("bytes that are no report are an error, wherever they are cut or changed") {
+  auto report = holder({3, 4}, {0, 1}, 3);
+  report.finished = {{"first", "of it"}};
+  const auto bytes = encoded(report);
   for (std::size_t size = 0; size < bytes.size(); ++size)
-    CHECK_FALSE(decoded<recovery_card>(std::string_view{bytes}.substr(0, size)));
-  CHECK_FALSE(decoded<recovery_card>(bytes + "x"));
+    CHECK_FALSE(decoded<recovery_report>(std::string_view{bytes}.substr(0, size)));
+  CHECK_FALSE(decoded<recovery_report>(bytes + "x"));
   std::mt19937_64 random{1};
   for (int i = 0; i < 20000; ++i) {
     auto other = bytes;
     for (int n = 0; n < 3; ++n) other[random() % other.size()] = static_cast<char>(random());
-    (void)decoded<recovery_card>(other);  // an error or a card, never a crash
+    (void)decoded<recovery_report>(other);  // an error or a report, never a crash
   }
 }
 

@@ -1,4 +1,5 @@
 /// An error in a user's model ends the training at once, without a hang, and names the stage.
+#include <cmath>
 #include <functional>
 #include <thread>
 
@@ -184,24 +185,70 @@ TEST_CASE("a user function that throws or returns nothing is an error") {
              Contains("threw an object that is not a std::exception"));
 }
 
-TEST_CASE("a policy that throws during a step ends the training, not the program") {
+TEST_CASE(
+    "a policy that throws or breaks a rule during a step ends the training, not the program") {
   class weary final : public policy {
    public:
+    explicit weary(bool throws) : throws_(throws) {}
     std::string_view name() const override { return "weary"; }
     task_kind backward_of(microbatch_id, chunk_id) const override { return task_kind::backward; }
     std::uint32_t lanes() const override { return 1; }
     std::uint32_t lane_of(const task&) const override { return 0; }
     std::uint64_t rank(const task& t) const override { return t.mb.value(); }
-    lane_order order(const stage_view&) const override { return {}; }
-    void launched(const task& t) override {
-      if (t.mb == microbatch_id{2}) throw std::runtime_error("no more");
+    lane_order order(const stage_view&) const override {
+      return throws_ ? lane_order{} : lane_order{{1, 1}, 2};
     }
+    void launched(const task& t) override {
+      if (throws_ && t.mb == microbatch_id{2}) throw std::runtime_error("no more");
+    }
+
+   private:
+    bool throws_;
   };
+  for (const bool throws : {true, false}) {
+    auto options = small_options();
+    options.make_policy = [&](const pipeline_shape&, stage_id) {
+      return std::make_unique<weary>(throws);
+    };
+    auto p = pipeline::open(job_of(), options).value();
+    const auto message = p->step(batch_of(0)).message();
+    CHECK_THAT(message, Contains("policy 'weary': ") &&
+                            Contains(throws ? "launched() threw: no more"
+                                            : "order(): expected different lanes from 0 to 3"));
+    CHECK_FALSE(p->finish());
+  }
+}
+
+TEST_CASE("delays that are no time, and those that throw, are named") {
   auto options = small_options();
-  options.make_policy = [](const pipeline_shape&, stage_id) { return std::make_unique<weary>(); };
-  auto p = pipeline::open(job_of(), options).value();
-  CHECK_THAT(p->step(batch_of(0)).message(), Contains("stage ") && Contains(": no more"));
-  CHECK_FALSE(p->finish());
+  options.weather.emplace();
+  options.weather->compute = [](step_id, const rank_address&, const task&) { return std::nan(""); };
+  CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
+             Contains("weather.compute threw: expected 1000000000 ms at most, got nan"));
+  options.weather.emplace();
+  options.weather->link = [](step_id, virtual_stage_id, const rank_address&,
+                             const task&) -> double { throw std::runtime_error("no link"); };
+  CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
+             Contains("weather.link threw: no link"));
+}
+
+TEST_CASE("a forward that leaves gradients off trains as if it had not") {
+  const auto trained = [](bool leaves_off) {
+    auto options = small_options();
+    options.make_stage = [=](const stage_place& at) {
+      auto s = part_at(at);
+      s.forward = [leaves_off, own = s.forward](const at::Tensor& in) {
+        auto out = own(in);
+        if (leaves_off) at::GradMode::set_enabled(false);
+        return out;
+      };
+      return s;
+    };
+    auto p = pipeline::open(job_of(), options).value();
+    REQUIRE(p->step(batch_of(0)).ok());
+    return p->step(batch_of(1)).value().loss;
+  };
+  CHECK(trained(true) == trained(false));
 }
 
 TEST_CASE("two parts of the model must not have parameters of the same name") {

@@ -30,12 +30,13 @@ TEST_CASE("user-defined weather delays tasks and messages and changes no bit") {
   auto options = small_options();
   std::atomic<int> asked = 0;
   options.weather = actors::injected_delays{};
-  options.weather->compute = [&](step_id, const actors::rank_address& at, const task&) {
+  options.weather->compute = [&](step_id, const rank_address& at, const task&) {
     ++asked;
     return at.stage == stage_id{1} ? 2.0 : 0.0;
   };
-  options.weather->link = [](step_id, virtual_stage_id, const actors::rank_address&,
-                             const task& t) { return t.mb.value() * 0.5; };
+  options.weather->link = [](step_id, virtual_stage_id, const rank_address&, const task& t) {
+    return t.mb.value() * 0.5;
+  };
   CHECK(losses_of(options) == calm);
   CHECK(asked > 0);
 }
@@ -46,14 +47,14 @@ TEST_CASE("a user-defined transport carries every tensor") {
    public:
     counting(std::unique_ptr<actors::transport> inner, std::atomic<int>& count)
         : inner_(std::move(inner)), count_(count) {}
-    void bind(actors::rank_address address, actors::message_sink sink) override {
+    void bind(rank_address address, actors::message_sink sink) override {
       inner_->bind(address, std::move(sink));
     }
     void send(actors::message m) override {
       ++count_;
       inner_->send(std::move(m));
     }
-    bool takes_device_memory(const actors::rank_address& to) const override {
+    bool takes_device_memory(const rank_address& to) const override {
       return inner_->takes_device_memory(to);
     }
     void close() override { inner_->close(); }
@@ -99,6 +100,34 @@ TEST_CASE("a user-defined optimizer updates the parameters of its stage") {
   const auto with_momentum = losses_of(small_options());
   CHECK(own[1] == with_momentum[1]);  // without momentum so far, its first step is the same
   CHECK(own[2] != with_momentum[2]);
+}
+
+TEST_CASE(
+    "a state of a user's optimizer that belongs to no parameter is refused, and names its "
+    "function") {
+  class stateful final : public compute::optimizer {
+   public:
+    explicit stateful(bool throws) : throws_(throws) {}
+    void step(double) override {}
+    std::vector<compute::optimizer_tensor> state() const override {
+      if (throws_) throw std::runtime_error("no state");
+      return {{99, "moment", at::zeros({1})}};
+    }
+    status set_state(const std::vector<compute::optimizer_tensor>&) override { return success(); }
+
+   private:
+    bool throws_;
+  };
+  for (const bool throws : {false, true}) {
+    auto options = small_options();
+    options.make_optimizer = [&](auto) { return std::make_unique<stateful>(throws); };
+    auto p = pipeline::open(job_of(), options).value();
+    CHECK(p->step(batch_of(0)).ok());
+    CHECK_THAT(p->state_dict().message(),
+               Contains(throws ? "optimizer::state() threw: no state"
+                               : "optimizer::state(): expected tensors of parameters below 2, got "
+                                 "one of parameter 99"));
+  }
 }
 
 TEST_CASE("the learning rate of a user's schedule") {
@@ -184,8 +213,7 @@ TEST_CASE("a user-defined device computes instead of libtorch's threads") {
     std::vector<compute::microbatch_loss> losses_;
   };
   pipeline_options options;
-  options.make_compute =
-      [](actors::rank_address a) -> result<std::shared_ptr<compute::rank_compute>> {
+  options.make_compute = [](rank_address a) -> result<std::shared_ptr<compute::rank_compute>> {
     return std::shared_ptr<compute::rank_compute>{
         std::make_shared<adding>(a.stage == stage_id{0}, a.stage == stage_id{1})};
   };

@@ -3,7 +3,7 @@
 
 #include <rrfp/core/connections.hpp>
 
-namespace rrfp::actors::ucx {
+namespace rrfp::messaging {
 namespace {
 
 using nodes = std::set<node_id>;
@@ -74,4 +74,4 @@ TEST_CASE("The number of connections grows with the nodes, not with their square
   CHECK(count(4096) < 5 * 4096);
 }
 
-}  // namespace rrfp::actors::ucx
+}  // namespace rrfp::messaging

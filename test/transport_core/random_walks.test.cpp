@@ -5,7 +5,7 @@
 
 #include <rrfp/core/transport_core.hpp>
 
-namespace rrfp::actors::ucx {
+namespace rrfp::messaging {
 namespace {
 
 using random_source = std::mt19937_64;
@@ -32,8 +32,8 @@ class receiving_driver {
     // A descriptor only has to be not null.
     const auto what = core.arrived(m.header, m.header.data_bytes,
                                    m.is_announced ? static_cast<void*>(&random_) : nullptr);
-    if (what == fate::deliver) deliver(m.header);
-    if (what == fate::keep) ++kept_;
+    if (what == disposition::deliver) deliver(m.header);
+    if (what == disposition::keep) ++kept_;
   }
   void fetch_some() {
     while (auto next = core.next_fetch()) {
@@ -48,7 +48,7 @@ class receiving_driver {
     const auto which = below(random_, fetching_.size());
     const auto h = fetching_[which];
     fetching_.erase(fetching_.begin() + static_cast<std::ptrdiff_t>(which));
-    if (core.fetched(h) == fate::deliver) deliver(std::get<tensor_header>(h));
+    if (core.fetched(h) == disposition::deliver) deliver(std::get<tensor_header>(h));
   }
   bool is_idle() const { return kept_ == 0 && fetching_.empty(); }
 
@@ -87,7 +87,7 @@ TEST_CASE("Reordered, repeated and delayed messages are delivered once each, and
         h.message.to.stage = stage_id{static_cast<std::uint32_t>(below(random, 3))};
         h.data_bytes = below(random, 201);
         REQUIRE(from.number(receiver, h));
-        const auto by = from.depart(receiver, h);
+        const auto by = from.link_for(receiver, h);
         REQUIRE(by.link == &from);
         network.push_back({h, by.is_announced});
       } else if (what == 1 && !network.empty()) {
@@ -135,12 +135,12 @@ TEST_CASE("Whatever arrives, each node ends at most once, and nothing is sent to
           if (core.may_connect(node)) core.connected(node, &links[node.value()]);
           break;
         case 1: {
-          const auto by = core.depart(node, h);
+          const auto by = core.link_for(node, h);
           CHECK((by.link == nullptr || !has_ended.contains(node)));
           break;
         }
         case 2: {
-          farewell_header f;
+          disconnect_header f;
           f.job_token = h.job_token;
           f.from_node = node;
           f.is_answer = below(random, 20) > 0;
@@ -164,8 +164,8 @@ TEST_CASE("Whatever arrives, each node ends at most once, and nothing is sent to
         case 6: {
           const bool is_announced = h.data_bytes > 64;
           const auto what = core.arrived(h, h.data_bytes, is_announced ? &links : nullptr);
-          CHECK(what != (is_announced ? fate::deliver : fate::keep));
-          if (what == fate::deliver)
+          CHECK(what != (is_announced ? disposition::deliver : disposition::keep));
+          if (what == disposition::deliver)
             core.delivered(h, below(random, 90) == 0 ? delivery::damaged : delivery::done);
           break;
         }
@@ -180,4 +180,4 @@ TEST_CASE("Whatever arrives, each node ends at most once, and nothing is sent to
   CHECK(ended > 500);
 }
 
-}  // namespace rrfp::actors::ucx
+}  // namespace rrfp::messaging

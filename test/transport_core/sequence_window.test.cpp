@@ -6,7 +6,7 @@
 
 #include <rrfp/core/sequence_window.hpp>
 
-namespace rrfp::actors::ucx {
+namespace rrfp::messaging {
 
 using verdict = sequence_window::verdict;
 
@@ -60,4 +60,4 @@ TEST_CASE("Whatever numbers are lost, late or repeated, none is accepted twice i
   }
 }
 
-}  // namespace rrfp::actors::ucx
+}  // namespace rrfp::messaging

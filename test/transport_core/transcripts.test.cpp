@@ -6,8 +6,8 @@
 ///   send 0 20                  a tensor of 20 bytes to node 0
 ///   tensor 0 5 20              number 5 from node 0, of 20 bytes; then, if they differ: sent 21,
 ///                              announced 3 (descriptor 3), job 8, epoch 1
-///   send_mail 0 20             mail of 20 bytes to node 0
-///   mail 0 5 20                number 5 from node 0, as a tensor; then what is now in order
+///   send_actor_message 0 20    of 20 bytes to node 0
+///   actor_message 0 5 20       number 5 from node 0, as a tensor; then what is now in order
 ///   delivered done             what became of the last message that was to be delivered
 ///   fetched 3 [WHY]            the fetch of descriptor 3 has ended, or failed
 #include <functional>
@@ -16,26 +16,26 @@
 
 #include "core_transcripts.hpp"
 
-namespace rrfp::actors::ucx {
+namespace rrfp::messaging {
 namespace {
 
 using rrfp::testing::words;
 
-constexpr const char* fates[] = {"drop", "deliver", "keep"};
+constexpr const char* dispositions[] = {"drop", "deliver", "keep"};
 constexpr const char* deliveries[] = {"done",      "closed", "damaged", "no_memory",
                                       "not_bound", "full",   "garbled"};
 
 /// Links and descriptors are numbers; null is none.
 void* to_pointer(std::uint64_t number) { return reinterpret_cast<void*>(number + 1); }
-std::string to_text(const void* pointer) {
+std::string text_of(const void* pointer) {
   return std::to_string(reinterpret_cast<std::uintptr_t>(pointer) - 1);
 }
 
-/// Mail of this size that begins with its number.
+/// A message of this size that begins with its number.
 std::string numbered(std::uint64_t sequence, std::uint64_t bytes) {
-  auto mail = std::to_string(sequence) + ' ';
-  mail.resize(std::max<std::size_t>(mail.size(), bytes), ' ');
-  return mail;
+  auto message = std::to_string(sequence) + ' ';
+  message.resize(std::max<std::size_t>(message.size(), bytes), ' ');
+  return message;
 }
 
 class player {
@@ -68,8 +68,8 @@ class player {
         o.message_bytes_max = value;
       else if (key == "inflight_max")
         o.inflight_bytes_max = value;
-      else if (key == "mail_max")
-        o.mail_bytes_max = value;
+      else if (key == "actor_message_max")
+        o.actor_message_bytes_max = value;
       else
         throw std::invalid_argument("unknown option '" + key + "'");
     }
@@ -100,22 +100,22 @@ class player {
       h.message.to.stage = stage_id{to.value()};
       h.data_bytes = w.number();
       if (!core.number(to, h)) return "  drop\n";
-      return "  number " + std::to_string(h.sequence) + "\n" + to_text(core.depart(to, h));
+      return "  number " + std::to_string(h.sequence) + "\n" + to_text(core.link_for(to, h));
     }
-    if (kind == "send_mail") {
+    if (kind == "send_actor_message") {
       const auto to = node(w);
-      mail_header h;
+      actor_message_header h;
       h.data_bytes = w.number();
       if (!core.number(to, h)) return "  drop\n";
-      return "  number " + std::to_string(h.sequence) + "\n" + to_text(core.depart(to, h));
+      return "  number " + std::to_string(h.sequence) + "\n" + to_text(core.link_for(to, h));
     }
     if (kind == "send_bytes") {
       const auto to = node(w);
       bytes_header h;
       h.data_bytes = w.number();
-      return to_text(core.depart(to, h));
+      return to_text(core.link_for(to, h));
     }
-    if (kind == "send_farewell") return to_text(core.depart_farewell(node(w)));
+    if (kind == "send_disconnect") return to_text(core.link_to(node(w)));
     if (kind == "tensor" || kind == "piece") {
       tensor_header h;
       if (kind == "piece") h.message.kind = payload::copy_piece;
@@ -125,14 +125,14 @@ class player {
       h.message.to.stage = stage_id{1};
       return arrive(h, w);
     }
-    if (kind == "mail") {
-      mail_header h;
+    if (kind == "actor_message") {
+      actor_message_header h;
       h.from_node = node(w);
       h.sequence = w.number();
       auto out = arrive(h, w);
       if (out.starts_with("  deliver"))
-        for (const auto& mail : core.in_order(h, numbered(h.sequence, h.data_bytes)))
-          out += "  read " + mail.substr(0, mail.find(' ')) + "\n";
+        for (const auto& message : core.in_order(h, numbered(h.sequence, h.data_bytes)))
+          out += "  read " + message.substr(0, message.find(' ')) + "\n";
       return out;
     }
     if (kind == "bytes") {
@@ -142,8 +142,8 @@ class player {
       h.to = rank_id{1};
       return arrive(h, w);
     }
-    if (kind == "farewell") {
-      farewell_header h{7, 2, node(w), false};
+    if (kind == "disconnect") {
+      disconnect_header h{7, 2, node(w), false};
       while (w.more()) {
         const auto key = w.next();
         if (key == "answer")
@@ -173,12 +173,12 @@ class player {
     }
     if (kind == "close") {
       std::string out;
-      for (const auto* const d : core.close()) out += "  release " + ucx::to_text(d) + "\n";
+      for (const auto* const d : core.close()) out += "  release " + text_of(d) + "\n";
       return out;
     }
     if (kind == "close_links") {
       std::string out;
-      for (const auto* const l : core.close_links()) out += "  close " + ucx::to_text(l) + "\n";
+      for (const auto* const l : core.close_links()) out += "  close " + text_of(l) + "\n";
       return out;
     }
     if (kind == "all_answered") return core.all_answered() ? "  yes\n" : "  no\n";
@@ -187,12 +187,12 @@ class player {
 
   static node_id node(words& w) { return node_id{static_cast<std::uint32_t>(w.number())}; }
 
-  static std::string to_text(departure d) {
+  static std::string to_text(chosen_link d) {
     if (d.link == nullptr) return "  drop\n";
-    return "  send over " + ucx::to_text(d.link) + (d.is_announced ? " announced\n" : "\n");
+    return "  send over " + text_of(d.link) + (d.is_announced ? " announced\n" : "\n");
   }
-  static std::string to_text(fate f) {
-    return std::string{"  "} + fates[static_cast<int>(f)] + "\n";
+  static std::string to_text(disposition f) {
+    return std::string{"  "} + dispositions[static_cast<int>(f)] + "\n";
   }
 
   template <class Header>
@@ -222,7 +222,7 @@ class player {
         identify(h, key, w);
     }
     const auto what = core_->arrived(h, bytes, descriptor ? to_pointer(*descriptor) : nullptr);
-    if (what == fate::deliver)
+    if (what == disposition::deliver)
       deliver_ = [h](transport_core& core, delivery how) { core.delivered(h, how); };
     return to_text(what);
   }
@@ -230,7 +230,7 @@ class player {
   std::string fetch() {
     const auto next = core_->next_fetch();
     if (!next) return "  wait\n";
-    const auto descriptor = ucx::to_text(next->descriptor);
+    const auto descriptor = text_of(next->descriptor);
     if (next->is_stale) return "  release " + descriptor + "\n";
     kept_[std::stoull(descriptor)] = next->header;
     return "  fetch " + descriptor + "\n";
@@ -239,7 +239,7 @@ class player {
   std::string settle() {
     std::string out;
     for (const auto& e : core_->settle()) {
-      if (e.broken_link != nullptr) out += "  close " + ucx::to_text(e.broken_link) + "\n";
+      if (e.broken_link != nullptr) out += "  close " + text_of(e.broken_link) + "\n";
       if (e.is_new) out += (e.has_failed ? "  failed: " : "  left: ") + e.why + "\n";
     }
     return out;
@@ -287,4 +287,4 @@ TEST_CASE("A line that is not a call of the transport's core is answered with wh
         "transport node 1\nhello\n  error: unknown event 'hello'\n");
 }
 
-}  // namespace rrfp::actors::ucx
+}  // namespace rrfp::messaging

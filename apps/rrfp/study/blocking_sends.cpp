@@ -11,9 +11,6 @@
 namespace rrfp::study {
 
 using actors::message;
-using actors::message_header;
-using actors::payload;
-using actors::rank_address;
 
 namespace {
 
@@ -114,7 +111,7 @@ void blocking_transport::post_next(const rank_address& rank, step_id step) {
   if (!next) return;
   const auto from = shape_.producer_of(rank.stage, *next);
   if (from && from->stage != rank.stage)
-    post_receive({actors::payload_for(next->kind),
+    post_receive({payload_for(next->kind),
                   step,
                   next->mb,
                   next->chunk,

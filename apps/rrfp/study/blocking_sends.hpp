@@ -43,28 +43,26 @@ class blocking_transport final : public actors::transport, public actors::output
       : inner_(std::move(inner)), shape_(shape), make_policy_(std::move(make_policy)) {}
 
   /// All ranks of this process are bound before the first send.
-  void bind(actors::rank_address address, actors::message_sink sink) override;
+  void bind(rank_address address, actors::message_sink sink) override;
   /// Sends at once, without a posted receive; not the input of a task of another process.
   void send(actors::message m) override { inner_->send(std::move(m)); }
-  bool takes_device_memory(const actors::rank_address& to) const override {
+  bool takes_device_memory(const rank_address& to) const override {
     return inner_->takes_device_memory(to);
   }
   void close() override;
   actors::output_gate* gate() override { return this; }
 
-  void begin_step(const actors::rank_address& rank, step_id step,
-                  std::uint32_t microbatches) override;
-  void end_task(const actors::rank_address& rank, step_id step, const task& ended) override;
+  void begin_step(const rank_address& rank, step_id step, std::uint32_t microbatches) override;
+  void end_task(const rank_address& rank, step_id step, const task& ended) override;
   /// Sends `m` once its receive is posted. `go_on` is called after the receiver's sink, on a thread
   /// of the transport.
   void send_output(actors::message m, std::function<void()> go_on) override;
   /// Once for each message.
-  void post_receive(const actors::message_header& header);
+  void post_receive(const message_header& header);
 
  private:
   /// The sender is not part of it.
-  using message_key =
-      std::tuple<step_id, actors::payload, microbatch_id, chunk_id, actors::rank_address>;
+  using message_key = std::tuple<step_id, payload, microbatch_id, chunk_id, rank_address>;
   struct transfer {
     bool posted = false;
     std::optional<actors::message> held;
@@ -76,10 +74,10 @@ class blocking_transport final : public actors::transport, public actors::output
     std::size_t next = 0;  ///< whose receive is posted next
   };
 
-  static message_key key_of(const actors::message_header& h);
-  bool is_here(const actors::rank_address& a);
+  static message_key key_of(const message_header& h);
+  bool is_here(const rank_address& a);
   /// Posts the receive of the rank's next F or B, if its input is from another stage.
-  void post_next(const actors::rank_address& rank, step_id step);
+  void post_next(const rank_address& rank, step_id step);
   void deliver(actors::message m, const actors::message_sink& sink);
   /// At the sender.
   void posted(const message_key& key);
@@ -89,8 +87,8 @@ class blocking_transport final : public actors::transport, public actors::output
   const pipeline_shape shape_;
   const policy_factory make_policy_;
   std::mutex mutex_;
-  std::set<actors::rank_address> here_;
-  std::map<actors::rank_address, progress> ranks_;
+  std::set<rank_address> here_;
+  std::map<rank_address, progress> ranks_;
   std::map<message_key, transfer> transfers_;
 };
 

@@ -17,14 +17,16 @@ namespace {
 using std::chrono::steady_clock;
 
 /// What a node tells the leader of its part of the run.
-struct link_card {
+struct link_contribution {
   std::string address;     ///< of its transport
   std::int64_t start = 0;  ///< when it began the run, in ns of its clock
   std::map<stage_id, compute::tie> sides;
   std::string restored;  ///< see hosted_parts
   std::string text;      ///< for all processes
 };
-auto fields(auto f, link_card& x) { return f(x.address, x.start, x.sides, x.restored, x.text); }
+auto fields(auto f, link_contribution& x) {
+  return f(x.address, x.start, x.sides, x.restored, x.text);
+}
 
 /// What the leader answers: the nodes that this one connects to, and who holds the second copies of
 /// its ranks.
@@ -58,17 +60,17 @@ rank_places buddies_of(const cluster& c, const session_setup& setup) {
   return all;
 }
 
-ucx::connections connections_of(const cluster& c, const session_setup& setup,
-                                const std::map<stage_id, compute::tie>& tied,
-                                const rank_places& buddies) {
+messaging::connections connections_of(const cluster& c, const session_setup& setup,
+                                      const std::map<stage_id, compute::tie>& tied,
+                                      const rank_places& buddies) {
   const auto node_of = [&](replica_id d, stage_id s, rank_id r) {
     return c.places.node_of(d, s, r);
   };
   std::vector<stage_id> path;
   for (std::uint32_t v = 0; v < setup.shape.virtual_stages(); ++v)
     path.push_back(setup.shape.at(virtual_stage_id{v}).stage);
-  ucx::connections all{{c.places.nodes(), setup.shape.stages, path, setup.ranks, setup.replicas,
-                        node_of, c.members->leader()}};
+  messaging::connections all{{c.places.nodes(), setup.shape.stages, path, setup.ranks,
+                              setup.replicas, node_of, c.members->leader()}};
   for (std::uint32_t d = 0; d < setup.replicas; ++d)
     for (std::uint32_t r = 0; r < setup.ranks; ++r)
       for (const auto& a : tied)
@@ -86,22 +88,23 @@ ucx::connections connections_of(const cluster& c, const session_setup& setup,
 
 /// On the leader: what it tells each node of the others.
 std::vector<link_peers> introduce(const cluster& c, const session_setup& setup,
-                                  const std::vector<link_card>& cards) {
+                                  const std::vector<link_contribution>& contributions) {
   std::map<stage_id, compute::tie> tied;
-  for (const auto& card : cards)
-    for (const auto& side : card.sides)
+  for (const auto& contribution : contributions)
+    for (const auto& side : contribution.sides)
       if (side.second != compute::tie::none) tied.insert(side);
   const auto buddies = setup.recovery ? buddies_of(c, setup) : rank_places{};
   const auto peers = connections_of(c, setup, tied, buddies);
   const auto is_absent = [&](node_id n) { return c.members->members()[n.value()].is_absent; };
   std::vector<std::string> texts;
-  for (std::uint32_t n = 0; n < cards.size(); ++n)
-    if (!is_absent(node_id{n})) texts.push_back(cards[n].text);
-  std::vector<link_peers> told(cards.size(),
-                               {cards[c.members->leader().value()].start, {}, tied, {}, texts});
-  for (std::uint32_t n = 0; n < cards.size(); ++n)
+  for (std::uint32_t n = 0; n < contributions.size(); ++n)
+    if (!is_absent(node_id{n})) texts.push_back(contributions[n].text);
+  std::vector<link_peers> told(
+      contributions.size(),
+      {contributions[c.members->leader().value()].start, {}, tied, {}, texts});
+  for (std::uint32_t n = 0; n < contributions.size(); ++n)
     for (const auto other : peers.of(node_id{n}))
-      if (!is_absent(other)) told[n].addresses[other] = cards[other.value()].address;
+      if (!is_absent(other)) told[n].addresses[other] = contributions[other.value()].address;
   for (const auto& [at, buddy] : buddies)
     told[c.places.node_of(replica_id{0}, at.first, at.second).value()].buddies[at] = buddy;
   return told;
@@ -169,18 +172,19 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
                                                 const result<std::string>& text) {
   auto& members = *in_cluster.members;
   auto wire = text ? open_wire(in_cluster, hosted) : text.failure();
-  const auto mine = [&]() -> result<link_card> {
+  const auto mine = [&]() -> result<link_contribution> {
     if (!wire) return wire.failure();
-    return link_card{(*wire)->address(), metrics::steady_now(), hosted.sides(), hosted.restored(),
-                     *text};
+    return link_contribution{(*wire)->address(), metrics::steady_now(), hosted.sides(),
+                             hosted.restored(), *text};
   };
-  auto told = agree<link_card, link_peers>(
-      members, mine(), [&](const std::vector<link_card>& cards) -> result<std::vector<link_peers>> {
+  auto told = agree<link_contribution, link_peers>(
+      members, mine(),
+      [&](const std::vector<link_contribution>& contributions) -> result<std::vector<link_peers>> {
         std::vector<std::string> restored;
-        for (std::size_t n = 0; n < cards.size(); ++n)
-          if (!members.members()[n].is_absent) restored.push_back(cards[n].restored);
+        for (std::size_t n = 0; n < contributions.size(); ++n)
+          if (!members.members()[n].is_absent) restored.push_back(contributions[n].restored);
         if (auto all = hosted.check_restored(std::move(restored)); !all) return all.failure();
-        return introduce(in_cluster, setup, cards);
+        return introduce(in_cluster, setup, contributions);
       });
   if (!told) return told.failure();
 
@@ -210,12 +214,13 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
   return o;
 }
 
-ucx::transport_counts cluster_link::count() const { return wire_.counters(); }
+messaging::transport_counts cluster_link::count() const { return wire_.counters(); }
 
 bool cluster_link::leads() const { return cluster_.members->node() == cluster_.members->leader(); }
 
 status cluster_link::meet(const directory& actors) {
-  wire_.on_mail([&actors](node_id, std::string_view mail) { return actors.deliver(mail); });
+  wire_.on_actor_message(
+      [&actors](node_id, std::string_view message) { return actors.deliver(message); });
   return agree_on(*cluster_.members, connected_, limit_);
 }
 

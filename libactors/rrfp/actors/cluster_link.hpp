@@ -56,12 +56,14 @@ class cluster_link {
     return wire_.takes_cuda() ? "; device memory is sent directly" : "; device memory is staged";
   }
   /// Only while the transport exists.
-  ucx::transport_counts count() const;
-  /// Sends mail of the directory's actors; see directory.hpp.
-  directory::send_function mail_sender() const {
-    return [&wire = wire_](node_id to, std::string mail) { wire.send_mail(to, std::move(mail)); };
+  messaging::transport_counts count() const;
+  /// Sends messages to actors of other nodes; see directory.hpp.
+  directory::send_function actor_message_sender() const {
+    return [&wire = wire_](node_id to, std::string message) {
+      wire.send_actor_message(to, std::move(message));
+    };
   }
-  /// Gives the mail of other nodes to `actors`, which must outlive the transport. Waits
+  /// Gives the actor messages of other nodes to `actors`, which must outlive the transport. Waits
   /// until every node has called this: then all actors of all nodes are bound. The error is the
   /// same on all nodes: a node cannot reach another one, was lost, or did not answer in time.
   status meet(const directory& actors);

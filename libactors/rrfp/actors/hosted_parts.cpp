@@ -140,8 +140,7 @@ status hosted_parts::make_stage(rank_address of, bool forwards_in_order) {
       if (auto fits = check_forwards_in_order(*hint, rule.mode); !fits)
         return within(fmt::format("stage {}", stage.value()), fits.failure());
   } catch (const std::exception& e) {
-    return error{
-        fmt::format("stage {}: policy '{}' threw: {}", stage.value(), hint->name(), e.what())};
+    return error{fmt::format("stage {}: {}", stage.value(), e.what())};
   }
   auto& counters = counters_->stages.emplace_back();
   counters.replica = replica;

@@ -47,26 +47,27 @@ result<std::string> agree(membership& members, const result<std::string>& mine,
                           const answering& answer,
                           std::chrono::milliseconds limit = reading_time_max);
 
-/// agree() with cards and answers of types that have fields() (base/codec.hpp). `answer` gets the
-/// cards of all nodes, a std::vector<Card> with an empty one for each absent node, and returns a
-/// result<std::vector<Answer>>.
-template <class Card, class Answer>
-result<Answer> agree(membership& members, const result<Card>& mine, auto answer,
+/// agree() with contributions and answers of types that have fields() (base/codec.hpp). `answer`
+/// gets the contributions of all nodes, a std::vector<Contribution> with an empty one for each
+/// absent node, and returns a result<std::vector<Answer>>.
+template <class Contribution, class Answer>
+result<Answer> agree(membership& members, const result<Contribution>& mine, auto answer,
                      std::chrono::milliseconds limit = reading_time_max) {
   const auto told = agree(
       members, mine ? result<std::string>{encoded(*mine)} : mine.failure(),
       [&](const std::vector<std::string>& all) -> result<std::vector<std::string>> {
-        std::vector<Card> cards;
+        std::vector<Contribution> contributions;
         for (const auto& bytes : all) {
           if (bytes.empty()) {  // of an absent node
-            cards.emplace_back();
+            contributions.emplace_back();
             continue;
           }
-          auto card = decoded<Card>(bytes);
-          if (!card) return error{"protocol error: a node's card is invalid", error_kind::failed};
-          cards.push_back(*std::move(card));
+          auto contribution = decoded<Contribution>(bytes);
+          if (!contribution)
+            return error{"protocol error: a node's contribution is invalid", error_kind::failed};
+          contributions.push_back(*std::move(contribution));
         }
-        auto made = answer(std::move(cards));
+        auto made = answer(std::move(contributions));
         if (!made) return made.failure();
         std::vector<std::string> answers;
         for (auto& one : *made) answers.push_back(encoded(std::move(one)));

@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include <rrfp/actors/recovery.hpp>
 
 namespace rrfp::actors {
@@ -53,7 +55,7 @@ class job_member::impl {
       finish_run(to_record(r.summary));
       auto& run = job_.runs[number];
       run = {run.options, {}, {}};  // frees data and model
-      if (card_.finished.size() < job_.runs.size()) return next;
+      if (report_.finished.size() < job_.runs.size()) return next;
     }
     return leave_or_join_again(next);
   }
@@ -64,7 +66,7 @@ class job_member::impl {
 
  private:
   const job::recovery_options& recovery() const { return job_.runs.front().options.recovery; }
-  bool may_recover() const { return card_.totals.restarts < recovery().max_restarts; }
+  bool may_recover() const { return report_.totals.restarts < recovery().max_restarts; }
   bool is_lost() const { return standing_ && standing_->is_lost(); }
   bool is_over() const { return standing_ && standing_->is_over(); }
 
@@ -105,8 +107,8 @@ class job_member::impl {
   /// has just started, for transport.join_timeout_s.
   result<std::unique_ptr<membership>> join(const std::stop_token& stop) {
     auto j = job_.job;
-    const auto limit = card_.lost.empty() ? j.transport.join_timeout_s : recovery().hold_s;
-    const auto since = card_.lost.empty() ? clock::now() : *lost_at_;
+    const auto limit = report_.lost.empty() ? j.transport.join_timeout_s : recovery().hold_s;
+    const auto since = report_.lost.empty() ? clock::now() : *lost_at_;
     for (j.transport.join_timeout_s = limit;;) {
       auto options = program_.options_of_join();
       options.standing = standing_;
@@ -133,7 +135,7 @@ class job_member::impl {
 
   void end_of_joining(const result<std::unique_ptr<membership>>& members, bool is_interrupted) {
     outcome_.is_not_joined = true;
-    outcome_.lost = card_.lost;
+    outcome_.lost = report_.lost;
     if (is_interrupted) {
       outcome_.how = ending::interrupted;
     } else if (is_over()) {
@@ -146,10 +148,10 @@ class job_member::impl {
 
   /// Agrees on the next run and opens its session; there is none if all runs are over.
   status begin_next(bool has_joined) {
-    card_.held = copies_->held();
-    card_.record = copies_->record();
-    if (lost_at_) card_.held_s = in_seconds{clock::now() - *lost_at_}.count();
-    auto start = agree_on_start(node_.members, job_.runs, card_);
+    report_.held = copies_->held();
+    report_.record = copies_->record();
+    if (lost_at_) report_.held_s = in_seconds{clock::now() - *lost_at_}.count();
+    auto start = agree_on_start(node_.members, job_.runs, report_);
     if (!start) return start.failure();
     start_ = *std::move(start);
     node_.start = start_.start;
@@ -160,19 +162,19 @@ class job_member::impl {
 
   /// What other nodes have finished while this one was lost.
   void take_over(const recovery_point& from) {
-    for (auto n = card_.finished.size(); n < from.finished.size(); ++n) {
+    for (auto n = report_.finished.size(); n < from.finished.size(); ++n) {
       run_summary done;
       if (auto summary = summary_of(from.finished[n])) done = *std::move(summary);
       program_.take_over(n, done, node_);
       finish_run(from.finished[n]);
     }
     if (!from.has_copies()) copies_->clear();
-    card_.lost.clear();
+    report_.lost.clear();
   }
 
   /// Keeps the summary of a run that is over, and drops what recovery needs of it.
   void finish_run(run_record summary) {
-    card_.finish_run(std::move(summary));
+    report_.finish_run(std::move(summary));
     recoveries_.clear();
     copies_->clear();
   }
@@ -183,13 +185,13 @@ class job_member::impl {
     if (may_recover() || !from.lost.empty())
       start_.setup.recovery = recovery_setup{recovery().every, copies_, from};
     note_begin(from, start_.setup.first_step());
-    begun_.emplace(begun_run{run, node_, start_, recoveries_, card_.totals, may_recover()});
+    begun_.emplace(begun_run{run, node_, start_, recoveries_, report_.totals, may_recover()});
     auto setup = start_.setup;
     setup.name = run.options.name;
-    setup.losses = card_.totals;
+    setup.losses = report_.totals;
     if (auto ready = program_.prepare(*begun_, setup); !ready && setup.ready) setup.ready = ready;
     setup.on_step = [this, own = std::move(setup.on_step)](const step_summary& s) {
-      if (s.purpose == compute::step_purpose::training) card_.steps = s.step;
+      if (s.purpose == compute::step_purpose::training) report_.steps = s.step;
       if (own) own(s);
     };
     std::optional<cluster> in_cluster;
@@ -210,12 +212,12 @@ class job_member::impl {
   void note_begin(const recovery_point& from, std::uint64_t first) {
     if (!from.lost.empty()) {
       const auto repeated = from.steps - std::min(from.steps, first);
-      card_.totals = from.totals;
-      card_.totals.repeated_steps += repeated;
-      card_.totals.held_s += from.held_s;
+      report_.totals = from.totals;
+      report_.totals.repeated_steps += repeated;
+      report_.totals.held_s += from.held_s;
       recoveries_.push_back({from.lost, first, from.has_copies(), repeated, from.held_s});
     }
-    card_.began_after = from.began_after.value_or(first);
+    report_.began_after = from.began_after.value_or(first);
   }
 
   /// The next run may need what it holds: the folder of its checkpoints.
@@ -244,12 +246,16 @@ class job_member::impl {
       next = aftermath::joins_again;
     outcome_.has_left = next == aftermath::leaves;
     if (next == aftermath::joins_again) {
-      if (card_.lost.empty()) lost_at_ = clock::now();
-      card_.lost = r.message;
-      ++card_.totals.restarts;
+      if (report_.lost.empty()) lost_at_ = clock::now();
+      report_.lost = r.message;
+      ++report_.totals.restarts;
     }
     if (next == aftermath::fenced) outcome_.how = ending::node_lost;
-    program_.on_run_end({r, next, node_, run, card_.steps, card_.totals});
+    if (next == aftermath::over && r.how == ending::node_lost && recovery().max_restarts > 0 &&
+        !may_recover())
+      outcome_.message +=
+          fmt::format("; recovery.max_restarts = {}, no more", recovery().max_restarts);
+    program_.on_run_end({r, next, node_, run, report_.steps, report_.totals});
     return next;
   }
 
@@ -287,7 +293,7 @@ class job_member::impl {
   bool handed_over_ = false;
   bool written_ = false;  ///< the outputs
   /// What this node brings to the next agreement.
-  recovery_card card_;
+  recovery_report report_;
   std::shared_ptr<copy_store> copies_ = std::make_shared<copy_store>();
   std::optional<clock::time_point> lost_at_;
   std::vector<recovery_record> recoveries_;  ///< of the current run

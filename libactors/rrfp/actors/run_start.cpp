@@ -15,11 +15,11 @@ namespace rrfp::actors {
 namespace {
 
 /// What a node tells node 0.
-struct node_card {
+struct node_contribution {
   std::vector<std::string> data;  ///< of each run
-  recovery_card recovery;
+  recovery_report recovery;
 };
-auto fields(auto f, node_card& x) { return f(x.data, x.recovery); }
+auto fields(auto f, node_contribution& x) { return f(x.data, x.recovery); }
 
 /// What node 0 answers.
 struct node_start {
@@ -64,19 +64,20 @@ status choose_checkpoint(run_start& s, std::span<const opened_run> runs) {
   return success();
 }
 
-recovery_point choose_point(std::span<const recovery_card> cards,
+recovery_point choose_point(std::span<const recovery_report> reports,
                             std::span<const opened_run> runs) {
   std::vector<std::uint32_t> ranks;
   for (const auto& run : runs)
     ranks.push_back(run.options.pipeline.stages * run.options.pipeline.tp);
-  return choose_recovery_point(cards, ranks);
+  return choose_recovery_point(reports, ranks);
 }
 
 /// Nodes that read different files would train on a mixture of them.
-status check_data(std::span<const node_card> cards, std::size_t run, const job::job& j) {
+status check_data(std::span<const node_contribution> contributions, std::size_t run,
+                  const job::job& j) {
   std::vector<std::string> fingerprints;
-  for (const auto& card : cards)
-    fingerprints.push_back(card.data.empty() ? std::string{} : card.data[run]);
+  for (const auto& contribution : contributions)
+    fingerprints.push_back(contribution.data.empty() ? std::string{} : contribution.data[run]);
   const auto same = check_same_data(fingerprints);
   return same ? same : job::blame(j, job::key_of(j.data), same.message());
 }
@@ -106,21 +107,22 @@ result<std::vector<node_start>> answers_of(const run_start& s, const job::job& j
   return all;
 }
 
-/// What node 0 begins from the cards of all nodes, and tells them.
-result<std::vector<node_start>> begin_with(run_start& s, const std::vector<node_card>& cards,
+/// What node 0 begins from the contributions of all nodes, and tells them.
+result<std::vector<node_start>> begin_with(run_start& s,
+                                           const std::vector<node_contribution>& contributions,
                                            std::span<const opened_run> runs,
                                            const membership& members) {
-  std::vector<recovery_card> of_recovery;
-  for (std::size_t n = 0; n < cards.size(); ++n) {
-    const auto& card = cards[n];
-    if (!members.members()[n].is_absent && card.data.size() != runs.size())
+  std::vector<recovery_report> of_recovery;
+  for (std::size_t n = 0; n < contributions.size(); ++n) {
+    const auto& contribution = contributions[n];
+    if (!members.members()[n].is_absent && contribution.data.size() != runs.size())
       return error{"protocol error: nodes have different runs", error_kind::failed};
-    of_recovery.push_back(card.recovery);
+    of_recovery.push_back(contribution.recovery);
   }
   s = begin_at(choose_point(of_recovery, runs), runs);
   const auto& j = runs[std::min(s.number, runs.size() - 1)].options;
   if (s.number < runs.size())
-    if (auto same = check_data(cards, s.number, j); !same) return same.failure();
+    if (auto same = check_data(contributions, s.number, j); !same) return same.failure();
   if (auto chosen = choose_checkpoint(s, runs); !chosen) {
     const auto leader = members.leader().value();
     return within(
@@ -133,17 +135,19 @@ result<std::vector<node_start>> begin_with(run_start& s, const std::vector<node_
 }  // namespace
 
 result<run_start> agree_on_start(membership* members, std::span<const opened_run> runs,
-                                 const recovery_card& mine) {
+                                 const recovery_report& mine) {
   run_start s;
   if (members == nullptr) {
     s = begin_at(choose_point({&mine, 1}, runs), runs);
     auto chosen = choose_checkpoint(s, runs);
     return chosen ? result<run_start>{std::move(s)} : chosen.failure();
   }
-  node_card card{{}, mine};
-  for (const auto& run : runs) card.data.push_back(run.model ? run.model->fingerprint() : "");
-  auto told = agree<node_card, node_start>(
-      *members, card, [&](const auto& cards) { return begin_with(s, cards, runs, *members); });
+  node_contribution contribution{{}, mine};
+  for (const auto& run : runs)
+    contribution.data.push_back(run.model ? run.model->fingerprint() : "");
+  auto told = agree<node_contribution, node_start>(
+      *members, contribution,
+      [&](const auto& contributions) { return begin_with(s, contributions, runs, *members); });
   if (!told) return told.failure();
   if (members->node() != members->leader()) {
     s = begin_at(std::move(told->from), runs);

@@ -46,6 +46,6 @@ struct run_start {
 /// knows of the job. `members` is null if there is one node. The error is the same on all nodes:
 /// other data than on node 0, those of hold_checkpoints(), or a lost node.
 result<run_start> agree_on_start(membership* members, std::span<const opened_run> runs,
-                                 const recovery_card& mine = {});
+                                 const recovery_report& mine = {});
 
 }  // namespace rrfp::actors

@@ -103,7 +103,8 @@ struct checkpoint_report {
   double background_ms = 0;  ///< from the copy to the commit or failure
 };
 
-/// Injected delays, in milliseconds. An empty function injects none. Both are called concurrently.
+/// Injected delays, in milliseconds, 1e9 at most; none below 0. An empty function injects none.
+/// Both are called concurrently.
 struct injected_delays {
   std::function<double(step_id, const rank_address&, const task&)> compute;
   /// Delay of the message that carries the input of the task (F or B) to a rank of the virtual

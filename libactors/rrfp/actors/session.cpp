@@ -182,9 +182,9 @@ class session::impl {
           [this](const rank_address& a) {
             return cluster_->places.node_of(a.replica, a.stage, a.rank);
           },
-          link->mail_sender(),
-          mail_ranges{setup_.shape, setup_.ranks, setup_.replicas, cluster_->places.nodes(),
-                      setup_.checkpoint.has_value(), setup_.recovery.has_value(), leader()});
+          link->actor_message_sender(),
+          message_ranges{setup_.shape, setup_.ranks, setup_.replicas, cluster_->places.nodes(),
+                         setup_.checkpoint.has_value(), setup_.recovery.has_value(), leader()});
       context->nodes = cluster_->places.nodes();
       context->absent = cluster_->start.absent;
     } else {

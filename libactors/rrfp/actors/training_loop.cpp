@@ -124,15 +124,17 @@ status training_loop::recover(const std::function<void()>& look) {
     const auto call = begin_call();
     if (!call) return call.failure();
   }
-  if (!runner_.joinable() || !is_over())
+  if (!is_over())
     return error{"recover(): expected a run that has lost a process, got one that goes on"};
-  if (ended_.how != ending::node_lost || is_finished_) return failure();
+  if (ended_.how != ending::node_lost || is_finished_ || !runner_.joinable()) return failure();
   if (!wait_for_rest())
     return error{"recover(): a user function has not returned", error_kind::failed};
   runner_.join();
-  if (end_session(ended_) != aftermath::joins_again) return failure();
+  const bool joins_again = end_session(ended_) == aftermath::joins_again;
   program_->look = look;
-  return begin();
+  auto begun = joins_again ? begin() : error{member_->outcome().message, error_kind::node_lost};
+  if (!begun) ended_.message = begun.message();
+  return begun;
 }
 
 status training_loop::begin() {

@@ -130,7 +130,9 @@ bool watcher::closing() const {
 status watcher::join() {
   auto limit = options_.join_timeout;
   if (leads() && choice_.has_others()) limit = std::min(limit, patience_of(options_));
-  const auto deadline = clock::now() + limit;
+  // The others wait a little longer, so that node 0 misses none that is there.
+  const auto grace = leads() ? limit * 0 : std::min(limit / 4, std::chrono::milliseconds{1000});
+  const auto deadline = clock::now() + limit + grace;
   on_stop_.emplace(options_.stop, [this] { interrupt(); });
   thread_ = std::thread{[this] { watch(); }};
   const auto name = fmt::format("node {}", options_.node.value());

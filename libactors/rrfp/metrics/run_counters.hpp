@@ -89,19 +89,19 @@ struct job_counters {
 /// Reads the transport's counters; the transport may be set late and removed early. Thread-safe.
 class transport_source {
  public:
-  void set(std::function<actors::ucx::transport_counts()> read) {
+  void set(std::function<messaging::transport_counts()> read) {
     const std::lock_guard lock{mutex_};
     read_ = std::move(read);
   }
   /// Zeroes while no transport is set.
-  actors::ucx::transport_counts read() const {
+  messaging::transport_counts read() const {
     const std::lock_guard lock{mutex_};
-    return read_ ? read_() : actors::ucx::transport_counts{};
+    return read_ ? read_() : messaging::transport_counts{};
   }
 
  private:
   mutable std::mutex mutex_;
-  std::function<actors::ucx::transport_counts()> read_;
+  std::function<messaging::transport_counts()> read_;
 };
 
 struct run_counters {

@@ -3,11 +3,14 @@
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/compute/user_functions.hpp>
 #include <rrfp/job/check_job.hpp>
+#include <rrfp/policies/guarded_policy.hpp>
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/torch_actors/torch_framework.hpp>
 #include <rrfp/torch_actors/torch_model.hpp>
 
 #include "pipeline_impl.hpp"
+
+#include <fmt/format.h>
 
 namespace rrfp {
 
@@ -33,6 +36,19 @@ status check_options(const job::job& j, const pipeline_options& o) {
   if (o.make_compute || o.make_chunk || (o.make_stage && o.loss)) return success();
   return error{
       "pipeline_options: expected make_stage and loss, or make_chunk, or make_compute, got none"};
+}
+
+/// Milliseconds that are no time are an error.
+template <class... Arguments>
+std::function<double(Arguments...)> in_range(std::function<double(Arguments...)> delay) {
+  if (!delay) return delay;
+  return [delay = std::move(delay)](Arguments... arguments) {
+    constexpr double ms_max = 1e9;
+    const double ms = delay(std::forward<Arguments>(arguments)...);
+    if (!(ms <= ms_max))
+      throw std::runtime_error(fmt::format("expected {} ms at most, got {}", ms_max, ms));
+    return ms;
+  };
 }
 
 }  // namespace
@@ -85,8 +101,17 @@ result<actors::session_setup> pipeline::impl::make_setup() {
   }
   setup.lr = named("lr", options_.lr);
   setup.wrap_transport = named("wrap_transport", options_.wrap_transport);
-  if (options_.make_policy) setup.rule.make_policy = named("make_policy", options_.make_policy);
-  if (options_.weather) setup.delays = *options_.weather;
+  if (options_.make_policy)
+    setup.rule.make_policy = [make = named("make_policy", options_.make_policy)](
+                                 const pipeline_shape& shape, stage_id stage) {
+      auto own = make(shape, stage);
+      if (own == nullptr) return own;
+      const std::string name{own->name()};
+      return policies::guarded(name, std::move(own));
+    };
+  if (options_.weather)
+    setup.delays = {named("weather.compute", in_range(options_.weather->compute)),
+                    named("weather.link", in_range(options_.weather->link))};
   if (options_.slot_bytes)
     setup.slot_bytes = [bytes = named("slot_bytes", options_.slot_bytes)](
                            step_id, replica_id, stage_id s, microbatch_id mb) {

@@ -116,6 +116,7 @@ class stage_chunk final : public compute::stage_module {
     const auto before = marks();
     const auto values = compares(in.training) ? copies_of_buffers() : std::vector<at::Tensor>{};
     const auto out = with_context("forward", describe(in.input) + " by " + input_name_, [&] {
+      const at::AutoGradMode restored(at::GradMode::is_enabled());
       return draws_.run(key, device, in.training, [&] { return stage_.forward(in.input); });
     });
     check_unchanged(before, values);

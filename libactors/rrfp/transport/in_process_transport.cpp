@@ -12,7 +12,8 @@ class in_process_transport final : public transport {
     sinks_.bind(address, std::move(sink));
   }
   void send(message m) override {
-    RRFP_CHECK(sinks_.deliver(std::move(m)) != ucx::delivery::not_bound, "the receiver is bound");
+    RRFP_CHECK(sinks_.deliver(std::move(m)) != messaging::delivery::not_bound,
+               "the receiver is bound");
   }
   /// The tensor itself is handed over, in any memory.
   bool takes_device_memory(const rank_address&) const override { return true; }

@@ -28,13 +28,13 @@ class sink_table {
   }
 
   /// Returns done, closed or not_bound.
-  ucx::delivery deliver(message m) {
+  messaging::delivery deliver(message m) {
     const std::shared_lock lock{mutex_};
-    if (closed_) return ucx::delivery::closed;
+    if (closed_) return messaging::delivery::closed;
     const auto found = sinks_.find(m.header.to);
-    if (found == sinks_.end()) return ucx::delivery::not_bound;
+    if (found == sinks_.end()) return messaging::delivery::not_bound;
     found->second(std::move(m));
-    return ucx::delivery::done;
+    return messaging::delivery::done;
   }
 
   /// Removes all sinks; none is called after it has returned.

@@ -1,10 +1,11 @@
-/// Tensors, bytes of collectives and mail of actors between processes, over UCX active messages.
+/// Tensors, bytes of collectives and messages of actors between processes, over UCX active
+/// messages.
 ///
 /// Each node has one UCX worker and one progress thread. send() calls UCX itself while that thread
 /// sleeps, and else leaves the message to it. Small messages are sent at once and received into a
 /// pooled slab. Large ones are announced, and the receiver fetches them in order of arrival within
 /// `inflight_bytes_max`, so unexpected messages neither block nor exhaust memory. A message reaches
-/// its sink once or not at all; messages may overtake each other, except mail.
+/// its sink once or not at all; messages may overtake each other, except actor messages.
 ///
 /// Start: open, exchange address() between nodes, set on_failure, connect to every node, bind the
 /// local ranks, route the remote ones, wait until all nodes have done so, send. End: all nodes
@@ -63,9 +64,9 @@ struct ucx_options {
   /// Limit of data being fetched at the same time, without delivered data. At least
   /// message_bytes_max.
   std::size_t inflight_bytes_max = std::size_t{1} << 30;
-  /// The same for mail, which is not fetched; also the limit of a node's mail that waits for mail
-  /// sent before it.
-  std::size_t mail_bytes_max = std::size_t{1} << 30;
+  /// The same for actor messages, which are not fetched; also the limit of those of a node that
+  /// wait for earlier ones sent before it.
+  std::size_t actor_message_bytes_max = std::size_t{1} << 30;
   /// Limit of unused memory kept for later messages.
   std::size_t cached_bytes_max = std::size_t{1} << 30;
   /// Limit of bytes for one member of a rank_channel that wait for a receive().
@@ -95,7 +96,7 @@ struct ucx_options {
   std::function<fault(const message_header&)> inject;
 };
 
-struct ucx_counters : ucx::transport_counts {
+struct ucx_counters : messaging::transport_counts {
   std::uint64_t slabs_in_use = 0;  ///< currently, by this transport or by delivered tensors
   std::uint64_t slab_bytes_cached = 0;
 };
@@ -151,13 +152,13 @@ class ucx_transport final : public transport {
   /// Returns within about close_max. Must not be called by a sink. Received tensors stay valid.
   void close() override;
 
-  /// Call it before other nodes send mail. `read` gets what send_mail() of the node has sent, in
-  /// that order and once, on the progress thread, and must not block. Error: it does not understand
-  /// the bytes, and the node has failed.
-  using mail_reader = std::function<status(node_id from, std::string_view bytes)>;
-  void on_mail(mail_reader read);
+  /// Call it before other nodes send actor messages. `read` gets what send_actor_message() of the
+  /// node has sent, in that order and once, on the progress thread, and must not block. Error: it
+  /// does not understand the bytes, and the node has failed.
+  using actor_message_reader = std::function<status(node_id from, std::string_view bytes)>;
+  void on_actor_message(actor_message_reader read);
   /// To a connected node. Never blocks; dropped if the node has failed or left.
-  void send_mail(node_id to, std::string bytes);
+  void send_actor_message(node_id to, std::string bytes);
 
   ucx_counters counters() const;
   /// One line for the user: the transports that UCX chose for each connected node.

@@ -20,6 +20,9 @@ status check_policy(const policy& hint, const pipeline_shape& shape, dispatch_mo
     return wrong(hint, "lanes()", "1 to " + std::to_string(lanes_max), std::to_string(lanes));
   if (mode != dispatch_mode::ready && lanes != 1)
     return wrong(hint, "lanes()", "1 for in-order dispatch", std::to_string(lanes));
+  if (const auto pieces = hint.weight_pieces(); pieces < 1 || pieces > weight_pieces_max)
+    return wrong(hint, "weight_pieces()", "1 to " + std::to_string(weight_pieces_max),
+                 std::to_string(pieces));
   const auto check_lane = [&](const task& t) -> status {
     hint.rank(t);
     const auto lane = hint.lane_of(t);

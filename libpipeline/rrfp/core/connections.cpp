@@ -1,6 +1,6 @@
 #include <rrfp/core/connections.hpp>
 
-namespace rrfp::actors::ucx {
+namespace rrfp::messaging {
 
 connections::connections(const run& r) : peers_(r.nodes) {
   for (std::uint32_t n = 0; n < r.nodes; ++n) add(r.leader, node_id{n});
@@ -24,4 +24,4 @@ void connections::add(node_id a, node_id b) {
   peers_[b.value()].insert(a);
 }
 
-}  // namespace rrfp::actors::ucx
+}  // namespace rrfp::messaging

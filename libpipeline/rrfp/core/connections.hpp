@@ -8,7 +8,7 @@
 
 #include <rrfp/base/ids.hpp>
 
-namespace rrfp::actors::ucx {
+namespace rrfp::messaging {
 
 class connections {
  public:
@@ -36,4 +36,4 @@ class connections {
   std::vector<std::set<node_id>> peers_;
 };
 
-}  // namespace rrfp::actors::ucx
+}  // namespace rrfp::messaging

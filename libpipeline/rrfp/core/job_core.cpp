@@ -19,7 +19,10 @@ bool is(const job_event::any& e) {
 }  // namespace
 
 job_core::job_core(job_core_options options)
-    : options_(options), last_save_(options.first_step), last_saved_(options.first_step) {
+    : options_(options),
+      applied_(options.first_step),
+      last_save_(options.first_step),
+      last_saved_(options.first_step) {
   if (options_.copies) evaluations_ = options_.copies->evaluations;
   if (!options_.copies || !options_.copies->restores) return;
   last_save_ = last_saved_ = options_.copies->saved;
@@ -109,7 +112,7 @@ job_phase job_core::serve_next_demand() {
         return begin(step_id{first_evaluation + evaluations_++}, std::move(microbatches));
       case job_demand::finish: finishing_ = true; [[fallthrough]];
       case job_demand::save:
-        if (!is_save_due(steps_done(), true)) break;
+        if (!is_save_due(steps_applied(), true)) break;
         save_asked_ = true;
         return begin_save();
     }
@@ -155,6 +158,7 @@ job_phase job_core::finish_step() {
   note_progress();
   if (!is_evaluation(step_)) {
     ++steps_;
+    if (!accumulates_) applied_ = steps_done();
     if (is_evaluation_due()) batches_left_ = options_.evaluation->batches;
   }
   actions_.push_back(job_action::finish_step{step_});
@@ -176,7 +180,7 @@ bool job_core::is_evaluation_due() const {
 job_phase job_core::continue_run() {
   const bool is_last = leaving_ || std::exchange(save_asked_, false) ||
                        (!options_.on_request && steps_done() == options_.steps);
-  if (is_save_due(steps_done(), is_last)) return begin_save();
+  if (is_save_due(steps_applied(), is_last)) return begin_save();
   if (leaving_) return leave();
   return begin_next_step();
 }
@@ -213,7 +217,7 @@ job_phase job_core::after(const job_event::interrupted& e) {
     case job_phase::updating: {
       leaving_ = true;
       // Complete the running step only if its end will be saved.
-      const auto steps = steps_done() + (is_evaluation(step_) ? 0 : 1);
+      const auto steps = steps_applied() + (is_evaluation(step_) || accumulates_ ? 0 : 1);
       return is_save_due(steps, true) ? phase_ : leave();
     }
     case job_phase::idle:

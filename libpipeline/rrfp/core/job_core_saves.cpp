@@ -19,9 +19,9 @@ bool job_core::is_save_due(std::uint64_t steps, bool last) const {
 
 job_phase job_core::begin_save() {
   if (save_) return job_phase::waiting_to_save;
-  last_save_ = steps_done();
+  last_save_ = steps_applied();
   save_ = save{};
-  save_->step = steps_done();
+  save_->step = last_save_;
   save_->began = now_;
   actions_.push_back(job_action::open_save{save_->step});
   return job_phase::copying;

@@ -7,7 +7,7 @@
 #include <rrfp/base/ids.hpp>
 #include <rrfp/core/task.hpp>
 
-namespace rrfp::actors {
+namespace rrfp {
 
 /// One rank of one stage of one replica.
 struct rank_address {
@@ -53,4 +53,4 @@ struct message_header {
   bool operator==(const message_header&) const = default;
 };
 
-}  // namespace rrfp::actors
+}  // namespace rrfp

@@ -1,5 +1,5 @@
-/// Puts the mail of one node back into the order in which it was sent: UCX delivers everything, but
-/// a short message may overtake a long one.
+/// Puts the actor messages of one node back into the order in which they were sent: UCX delivers
+/// everything, but a short message may overtake a long one.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 #include <rrfp/core/sequence_window.hpp>
 
-namespace rrfp::actors::ucx {
+namespace rrfp::messaging {
 
 class ordered_inbox {
  public:
   using verdict = sequence_window::verdict;
 
-  /// Mail this far beyond the oldest missing one is too far: that one is lost.
+  /// A message this far beyond the oldest missing one is too far: that one is lost.
   static constexpr std::uint64_t ahead_max = 4096;
 
   verdict judge(std::uint64_t sequence) const {
@@ -24,13 +24,13 @@ class ordered_inbox {
     return sequence - next_ < ahead_max ? verdict::fresh : verdict::too_far;
   }
 
-  /// Whether fresh mail may wait here: together, all that waits has at most `bytes_max`. The oldest
-  /// missing mail does not wait.
+  /// Whether a fresh message may wait here: together, all that waits has at most `bytes_max`. The
+  /// oldest missing one does not wait.
   bool has_room(std::uint64_t sequence, std::uint64_t bytes, std::uint64_t bytes_max) const {
     return sequence == next_ || (bytes <= bytes_max && waiting_bytes_ <= bytes_max - bytes);
   }
 
-  /// Takes fresh mail. Returns the messages that can be delivered in order now.
+  /// Takes a fresh message. Returns the messages that can be delivered in order now.
   std::vector<std::string> take(std::uint64_t sequence, std::string bytes) {
     waiting_bytes_ += bytes.size();
     waiting_.emplace(sequence, std::move(bytes));
@@ -49,4 +49,4 @@ class ordered_inbox {
   std::uint64_t waiting_bytes_ = 0;
 };
 
-}  // namespace rrfp::actors::ucx
+}  // namespace rrfp::messaging

@@ -37,6 +37,8 @@ struct stage_view {
   bool forward_blocked = false;
 };
 
+inline constexpr std::uint32_t weight_pieces_max = 64;
+
 class policy {
  public:
   policy() = default;
@@ -55,7 +57,8 @@ class policy {
   virtual std::uint64_t rank(const task& t) const = 0;
   /// The current order of the lanes.
   virtual lane_order order(const stage_view& now) const = 0;
-  /// Into how many launches each W should be divided if a launch costs next to nothing.
+  /// Into how many launches each W should be divided if a launch costs next to nothing: 1 to
+  /// weight_pieces_max.
   virtual std::uint32_t weight_pieces() const { return 1; }
   /// A step begins; the policy forgets what has run.
   virtual void reset() {}

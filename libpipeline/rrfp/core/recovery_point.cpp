@@ -6,7 +6,7 @@
 
 namespace rrfp {
 
-void recovery_card::finish_run(run_record summary) {
+void recovery_report::finish_run(run_record summary) {
   finished.push_back(std::move(summary));
   steps = 0;
   began_after.reset();
@@ -14,19 +14,19 @@ void recovery_card::finish_run(run_record summary) {
 
 namespace {
 
-/// The newest step of which every rank's copy is held by a node whose card is among `cards`.
-void choose_copies(std::span<const recovery_card> cards, std::uint32_t ranks,
+/// The newest step of which every rank's copy is held by a node whose report is among `reports`.
+void choose_copies(std::span<const recovery_report> reports, std::uint32_t ranks,
                    recovery_point& point) {
   std::map<copy_key, recovery_point::source> held;
   std::map<std::uint64_t, job_record> records;
-  for (std::size_t n = 0; n < cards.size(); ++n) {
+  for (std::size_t n = 0; n < reports.size(); ++n) {
     // Copies of a run that is over for other nodes are of no use.
-    if (cards[n].finished.size() < point.finished.size()) continue;
-    if (const auto& mine = cards[n].record; !mine.bytes.empty()) {
+    if (reports[n].finished.size() < point.finished.size()) continue;
+    if (const auto& mine = reports[n].record; !mine.bytes.empty()) {
       auto& known = records.try_emplace(mine.step, mine).first->second;
       if (known.details.empty()) known.details = mine.details;
     }
-    for (const auto& h : cards[n].held)
+    for (const auto& h : reports[n].held)
       held.try_emplace(
           h.what, recovery_point::source{node_id{static_cast<std::uint32_t>(n)}, h.bytes, h.xxh64});
   }
@@ -43,30 +43,30 @@ void choose_copies(std::span<const recovery_card> cards, std::uint32_t ranks,
 
 }  // namespace
 
-recovery_point choose_recovery_point(std::span<const recovery_card> cards,
+recovery_point choose_recovery_point(std::span<const recovery_report> reports,
                                      std::span<const std::uint32_t> ranks) {
   recovery_point point;
-  for (const auto& card : cards) {
-    if (card.totals.restarts >= point.totals.restarts) point.totals = card.totals;
-    if (card.finished.size() > point.finished.size()) {
-      point.finished.resize(card.finished.size());
+  for (const auto& report : reports) {
+    if (report.totals.restarts >= point.totals.restarts) point.totals = report.totals;
+    if (report.finished.size() > point.finished.size()) {
+      point.finished.resize(report.finished.size());
       point.steps = 0;
       point.began_after.reset();
     }
-    for (std::size_t run = 0; run < card.finished.size(); ++run) {
+    for (std::size_t run = 0; run < report.finished.size(); ++run) {
       auto& known = point.finished[run];
-      if (known.summary.empty()) known.summary = card.finished[run].summary;
-      if (known.details.empty()) known.details = card.finished[run].details;
+      if (known.summary.empty()) known.summary = report.finished[run].summary;
+      if (known.details.empty()) known.details = report.finished[run].details;
     }
-    if (card.finished.size() == point.finished.size()) {
-      point.steps = std::max(point.steps, card.steps);
-      if (card.began_after) point.began_after = card.began_after;
+    if (report.finished.size() == point.finished.size()) {
+      point.steps = std::max(point.steps, report.steps);
+      if (report.began_after) point.began_after = report.began_after;
     }
-    if (point.lost.empty()) point.lost = card.lost;
-    point.held_s = std::max(point.held_s, card.held_s);
+    if (point.lost.empty()) point.lost = report.lost;
+    point.held_s = std::max(point.held_s, report.held_s);
   }
   const auto run = point.finished.size();
-  if (run < ranks.size()) choose_copies(cards, ranks[run], point);
+  if (run < ranks.size()) choose_copies(reports, ranks[run], point);
   return point;
 }
 

@@ -1,8 +1,8 @@
 /// Where a job resumes after the loss of a node.
 ///
-/// When all nodes have joined again, each sends node 0 its card: the copies that it holds, and what
-/// it knows of the run. Node 0 chooses the point: the newest step of which every rank's copy and
-/// the record are each held by some node. It tells each node the part that it needs.
+/// When all nodes have joined again, each sends node 0 its report: the copies that it holds, and
+/// what it knows of the run. Node 0 chooses the point: the newest step of which every rank's copy
+/// and the record are each held by some node. It tells each node the part that it needs.
 #pragma once
 
 #include <cstdint>
@@ -59,16 +59,16 @@ auto fields(auto f, job_progress& x) {
 }
 
 /// What a node tells node 0 when all have joined.
-struct recovery_card : job_progress {
+struct recovery_report : job_progress {
   std::vector<held_copy> held;
 
   /// The current run is over, on this node or, while this one was lost, on others. The caller drops
   /// its copies.
   void finish_run(run_record summary);
 
-  bool operator==(const recovery_card&) const = default;
+  bool operator==(const recovery_report&) const = default;
 };
-auto fields(auto f, recovery_card& x) { return f(static_cast<job_progress&>(x), x.held); }
+auto fields(auto f, recovery_report& x) { return f(static_cast<job_progress&>(x), x.held); }
 
 /// Where the job goes on.
 struct recovery_point : job_progress {
@@ -91,8 +91,8 @@ struct recovery_point : job_progress {
 auto fields(auto f, recovery_point::source& x) { return f(x.node, x.bytes, x.xxh64); }
 auto fields(auto f, recovery_point& x) { return f(static_cast<job_progress&>(x), x.copies); }
 
-/// `cards`: of all nodes, by number. `ranks`: of each run of the job, of one replica.
-recovery_point choose_recovery_point(std::span<const recovery_card> cards,
+/// `reports`: of all nodes, by number. `ranks`: of each run of the job, of one replica.
+recovery_point choose_recovery_point(std::span<const recovery_report> reports,
                                      std::span<const std::uint32_t> ranks);
 
 /// What each node needs of the point, by node: the copies of its ranks alone, and details if it

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <deque>
 
-namespace rrfp::actors::ucx {
+namespace rrfp::messaging {
 
 class sequence_window {
  public:
@@ -42,4 +42,4 @@ class sequence_window {
   std::deque<std::uint64_t> seen_;
 };
 
-}  // namespace rrfp::actors::ucx
+}  // namespace rrfp::messaging

@@ -4,7 +4,7 @@
 
 #include <rrfp/base/step_name.hpp>
 
-namespace rrfp::actors::ucx {
+namespace rrfp::messaging {
 
 namespace {
 
@@ -40,8 +40,9 @@ std::string name_of(const bytes_header& h) {
          std::to_string(h.tag) + " (" + std::to_string(h.data_bytes) + " bytes)";
 }
 
-std::string name_of(const mail_header& h) {
-  return "mail " + std::to_string(h.sequence) + " (" + std::to_string(h.data_bytes) + " bytes)";
+std::string name_of(const actor_message_header& h) {
+  return "actor message " + std::to_string(h.sequence) + " (" + std::to_string(h.data_bytes) +
+         " bytes)";
 }
 
 std::uint64_t bytes_of(const any_header& any) {
@@ -121,8 +122,8 @@ std::vector<void*> transport_core::close_links() {
 
 template <class Header>
 transport_core::limit transport_core::limit_of(const Header&) const {
-  if constexpr (std::is_same_v<Header, mail_header>)
-    return {"mail_bytes_max", options_.mail_bytes_max};
+  if constexpr (std::is_same_v<Header, actor_message_header>)
+    return {"actor_message_bytes_max", options_.actor_message_bytes_max};
   else
     return {"message_bytes_max", options_.message_bytes_max};
 }
@@ -135,25 +136,26 @@ bool transport_core::number(node_id to, Header& h) {
     return false;
   }
   stamp(h);
-  if constexpr (std::is_same_v<Header, mail_header>)
-    h.sequence = mail_sent_[to]++;
+  if constexpr (std::is_same_v<Header, actor_message_header>)
+    h.sequence = actor_messages_sent_[to]++;
   else
     h.sequence = sequences_[{h.message.from, h.message.to}]++;
   return true;
 }
 
 template <class Header>
-departure transport_core::depart(node_id to, const Header& h) {
+chosen_link transport_core::link_for(node_id to, const Header& h) {
   // Without an end it would be waited for until the hang limit.
   if (!peers_.contains(to)) fail(to, "a message to a node that this one has not connected to");
-  const auto by = depart_farewell(to);
+  const auto by = link_to(to);
   if (by.link == nullptr) return by;
   ++counts_.sent;
   counts_.sent_bytes += h.data_bytes;
-  return {by.link, !std::is_same_v<Header, mail_header> && h.data_bytes > options_.eager_bytes_max};
+  return {by.link,
+          !std::is_same_v<Header, actor_message_header> && h.data_bytes > options_.eager_bytes_max};
 }
 
-departure transport_core::depart_farewell(node_id to) {
+chosen_link transport_core::link_to(node_id to) {
   const auto found = peers_.find(to);
   if (found != peers_.end() && found->second.state == peer_state::connected &&
       found->second.link != nullptr)
@@ -209,34 +211,36 @@ bool transport_core::is_fresh(const tensor_header& h) {
                   sequence_window::window_max);
 }
 
-bool transport_core::is_fresh(const mail_header& h) {
+bool transport_core::is_fresh(const actor_message_header& h) {
   const auto& inbox = inboxes_[h.from_node];
   if (!is_fresh(h, inbox.judge(h.sequence), ordered_inbox::ahead_max)) return false;
-  if (inbox.has_room(h.sequence, h.data_bytes, options_.mail_bytes_max)) return true;
-  fail(h.from_node, "more than mail_bytes_max, " + std::to_string(options_.mail_bytes_max) +
-                        ", waits for earlier mail that never arrived: " + name_of(h));
+  if (inbox.has_room(h.sequence, h.data_bytes, options_.actor_message_bytes_max)) return true;
+  fail(h.from_node, "more than actor_message_bytes_max, " +
+                        std::to_string(options_.actor_message_bytes_max) +
+                        ", waits for an earlier one that never arrived: " + name_of(h));
   return false;
 }
 
-std::vector<std::string> transport_core::in_order(const mail_header& h, std::string bytes) {
+std::vector<std::string> transport_core::in_order(const actor_message_header& h,
+                                                  std::string bytes) {
   return inboxes_[h.from_node].take(h.sequence, std::move(bytes));
 }
 
 template <class Header>
-fate transport_core::arrived(const Header& h, std::uint64_t bytes, void* descriptor) {
-  if (closed_ || !is_acceptable(h, bytes) || !is_fresh(h)) return fate::drop;
-  if (descriptor == nullptr) return fate::deliver;
+disposition transport_core::arrived(const Header& h, std::uint64_t bytes, void* descriptor) {
+  if (closed_ || !is_acceptable(h, bytes) || !is_fresh(h)) return disposition::drop;
+  if (descriptor == nullptr) return disposition::deliver;
   if constexpr (std::is_constructible_v<any_header, const Header&>) {
     announced_.push_back({h, descriptor});
     ++counts_.announced;
-    return fate::keep;
+    return disposition::keep;
   } else {
     fail(h.from_node, "it announced " + name_of(h));
-    return fate::drop;
+    return disposition::drop;
   }
 }
 
-departure transport_core::arrived(const farewell_header& h) {
+chosen_link transport_core::arrived(const disconnect_header& h) {
   if (!is_current(h)) {
     ++counts_.dropped_stale;
     return {};
@@ -245,7 +249,7 @@ departure transport_core::arrived(const farewell_header& h) {
     answered_.insert(h.from_node);
     return {};
   }
-  const auto answer = depart_farewell(h.from_node);
+  const auto answer = link_to(h.from_node);
   end(h.from_node, peer_state::left, name_of(h.from_node) + " has left the job");
   return answer;
 }
@@ -268,16 +272,16 @@ std::optional<fetch_order> transport_core::next_fetch() {
   return next;
 }
 
-fate transport_core::fetched(const any_header& any, const std::string& failure) {
+disposition transport_core::fetched(const any_header& any, const std::string& failure) {
   RRFP_CHECK(fetching_ > 0, "a fetch ends once");
   --fetching_;
   counts_.inflight_bytes -= bytes_of(any);
   const auto from = sender_of(any);
-  if (closed_ || has_failed(from)) return fate::drop;
-  if (failure.empty()) return fate::deliver;
+  if (closed_ || has_failed(from)) return disposition::drop;
+  if (failure.empty()) return disposition::deliver;
   fail(from, "fetching " + std::visit([](const auto& h) { return name_of(h); }, any) +
                  " failed: " + failure);
-  return fate::drop;
+  return disposition::drop;
 }
 
 template <class Header>
@@ -303,14 +307,14 @@ void transport_core::delivered(const Header& h, delivery how, const std::string&
 }
 
 template bool transport_core::number(node_id, tensor_header&);
-template bool transport_core::number(node_id, mail_header&);
-template departure transport_core::depart(node_id, const tensor_header&);
-template departure transport_core::depart(node_id, const bytes_header&);
-template departure transport_core::depart(node_id, const mail_header&);
-template fate transport_core::arrived(const tensor_header&, std::uint64_t, void*);
-template fate transport_core::arrived(const bytes_header&, std::uint64_t, void*);
-template fate transport_core::arrived(const mail_header&, std::uint64_t, void*);
-template void transport_core::delivered(const mail_header&, delivery, const std::string&);
+template bool transport_core::number(node_id, actor_message_header&);
+template chosen_link transport_core::link_for(node_id, const tensor_header&);
+template chosen_link transport_core::link_for(node_id, const bytes_header&);
+template chosen_link transport_core::link_for(node_id, const actor_message_header&);
+template disposition transport_core::arrived(const tensor_header&, std::uint64_t, void*);
+template disposition transport_core::arrived(const bytes_header&, std::uint64_t, void*);
+template disposition transport_core::arrived(const actor_message_header&, std::uint64_t, void*);
+template void transport_core::delivered(const actor_message_header&, delivery, const std::string&);
 template void transport_core::delivered(const tensor_header&, delivery, const std::string&);
 template void transport_core::delivered(const bytes_header&, delivery, const std::string&);
 
@@ -330,4 +334,4 @@ bool transport_core::all_answered() const {
   return std::all_of(nodes.begin(), nodes.end(), [&](node_id n) { return answered_.contains(n); });
 }
 
-}  // namespace rrfp::actors::ucx
+}  // namespace rrfp::messaging

@@ -2,7 +2,7 @@
 /// which announced one is fetched and when, and what is counted.
 ///
 ///   a node      connected --failed--> failed      broken connection, invalid message, give_up()
-///               connected --left----> left        it sent a farewell
+///               connected --left----> left        it sent a disconnect message
 ///   a message   arrived -> drop | deliver | keep; kept -> fetched -> drop | deliver; -> delivered
 ///
 /// Only the first end of a node is reported; after it nothing is sent to the node. Data that is
@@ -28,7 +28,7 @@
 #include <rrfp/core/sequence_window.hpp>
 #include <rrfp/core/transport_frames.hpp>
 
-namespace rrfp::actors::ucx {
+namespace rrfp::messaging {
 
 struct transport_core_options {
   node_id node;
@@ -37,11 +37,12 @@ struct transport_core_options {
   std::uint64_t eager_bytes_max = 0;     ///< larger messages are announced
   std::uint64_t message_bytes_max = 0;   ///< a larger message is a failure of the other node
   std::uint64_t inflight_bytes_max = 0;  ///< being fetched at the same time
-  std::uint64_t mail_bytes_max = 0;      ///< as message_bytes_max, of mail, which is not fetched
+  std::uint64_t actor_message_bytes_max =
+      0;  ///< as message_bytes_max, for actor messages, which are not fetched
 };
 
 struct transport_counts {
-  std::uint64_t sent = 0;  ///< tensors, channel messages and mail handed to the library
+  std::uint64_t sent = 0;  ///< tensors, channel messages and actor messages handed to the library
   std::uint64_t sent_bytes = 0;
   std::uint64_t received = 0;  ///< the same, delivered
   std::uint64_t received_bytes = 0;
@@ -59,14 +60,14 @@ struct transport_counts {
 };
 
 /// What to do with a message.
-enum class fate : std::uint8_t {
+enum class disposition : std::uint8_t {
   drop,
   deliver,
   keep,  ///< its data, at the sender, until next_fetch() returns it
 };
 
 /// Over which connection a message goes; null: it is dropped.
-struct departure {
+struct chosen_link {
   void* link = nullptr;
   bool is_announced = false;
 };
@@ -112,8 +113,8 @@ class transport_core {
   // ---- sending
 
   /// Writes the identity of this node and the next number into the header of a tensor, numbered per
-  /// edge, or of mail, numbered per destination node. False: the message is too large, and the
-  /// receiver is treated as failed.
+  /// edge, or of an actor message, numbered per destination node. False: the message is too large,
+  /// and the receiver is treated as failed.
   template <class Header>
   bool number(node_id to, Header& h);
   template <class Header>
@@ -122,38 +123,39 @@ class transport_core {
     h.epoch = options_.epoch;
     h.from_node = options_.node;
   }
-  /// `Header`: of a tensor, of bytes or of mail, which is never announced. A node that was never
-  /// connected has failed from then on.
+  /// `Header`: of a tensor, of bytes or of an actor message, which is never announced. A node that
+  /// was never connected has failed from then on.
   template <class Header>
-  departure depart(node_id to, const Header& h);
-  departure depart_farewell(node_id to);
+  chosen_link link_for(node_id to, const Header& h);
+  chosen_link link_to(node_id to);
 
   // ---- receiving
 
   /// A header did not decode.
   void arrived_undecodable();
-  /// `Header`: of a tensor, of bytes or of mail. `bytes`: the size of the data that was sent.
-  /// `descriptor`: not null if the data is announced.
+  /// `Header`: of a tensor, of bytes or of an actor message. `bytes`: the size of the data that was
+  /// sent. `descriptor`: not null if the data is announced.
   template <class Header>
-  fate arrived(const Header& h, std::uint64_t bytes, void* descriptor);
-  /// Takes intact mail whose fate is `deliver`. Returns the messages that can be delivered in order
-  /// now, possibly none.
-  std::vector<std::string> in_order(const mail_header& h, std::string bytes);
-  /// How to answer the farewell, if it must be answered.
-  departure arrived(const farewell_header& h);
+  disposition arrived(const Header& h, std::uint64_t bytes, void* descriptor);
+  /// Takes an intact actor message that is to be delivered. Returns the messages that can be
+  /// delivered in order now, possibly none.
+  std::vector<std::string> in_order(const actor_message_header& h, std::string bytes);
+  /// How to answer the disconnect message, if it must be answered.
+  chosen_link arrived(const disconnect_header& h);
   /// The next announced message, if the limit allows its fetch.
   std::optional<fetch_order> next_fetch();
   /// Call it once for each fetch_order that is not stale. `failure`: empty if the data is there.
-  fate fetched(const any_header& h, const std::string& failure = {});
-  /// `why`: of garbled mail; may be empty.
+  disposition fetched(const any_header& h, const std::string& failure = {});
+  /// `why`: of a garbled actor message; may be empty.
   template <class Header>
   void delivered(const Header& h, delivery how, const std::string& why = {});
 
   // ---- the end
 
-  /// From now on drops all messages but farewells. Returns the descriptors of those announced.
+  /// From now on drops all messages but disconnect messages. Returns the descriptors of those
+  /// announced.
   std::vector<void*> close();
-  /// Whether each connected node has answered the farewell of this one.
+  /// Whether each connected node has answered the disconnect message of this one.
   bool all_answered() const;
 
   std::size_t fetching() const { return fetching_; }
@@ -184,7 +186,7 @@ class transport_core {
   bool is_acceptable(const Header& h, std::uint64_t bytes);
   bool is_fresh(const tensor_header& h);
   bool is_fresh(const bytes_header&) { return true; }
-  bool is_fresh(const mail_header& h);
+  bool is_fresh(const actor_message_header& h);
   template <class Header>
   bool is_fresh(const Header& h, sequence_window::verdict v, std::uint64_t ahead_max);
   struct limit {
@@ -202,7 +204,7 @@ class transport_core {
   std::set<node_id> answered_;
   std::map<edge, std::uint64_t> sequences_;
   std::map<edge, sequence_window> windows_;
-  std::map<node_id, std::uint64_t> mail_sent_;
+  std::map<node_id, std::uint64_t> actor_messages_sent_;
   std::map<node_id, ordered_inbox> inboxes_;
   std::deque<announcement> announced_;
   std::size_t fetching_ = 0;
@@ -210,4 +212,4 @@ class transport_core {
   transport_counts counts_;
 };
 
-}  // namespace rrfp::actors::ucx
+}  // namespace rrfp::messaging

@@ -10,7 +10,7 @@
 #include <rrfp/base/tensor_buffer.hpp>
 #include <rrfp/core/message_header.hpp>
 
-namespace rrfp::actors::ucx {
+namespace rrfp::messaging {
 
 inline constexpr std::size_t dims_max = 8;
 
@@ -50,28 +50,28 @@ struct bytes_header {
   bool operator==(const bytes_header&) const = default;
 };
 
-/// The header of mail: bytes from node to node that arrive in order.
-struct mail_header {
+/// The header of an actor message; those from one node to another arrive in order.
+struct actor_message_header {
   std::uint64_t job_token = 0;
   std::uint32_t epoch = 0;
   node_id from_node;
-  /// Counts the mail between these two nodes within an epoch, from 0.
+  /// Counts the actor messages between these two nodes within an epoch, from 0.
   std::uint64_t sequence = 0;
   std::uint64_t data_bytes = 0;
   bool has_data_hash = false;
   std::uint64_t data_hash = 0;
 
-  bool operator==(const mail_header&) const = default;
+  bool operator==(const actor_message_header&) const = default;
 };
 
-/// A node leaves, or answers the farewell of a node that leaves.
-struct farewell_header {
+/// A node leaves, or answers the disconnect message of a node that leaves.
+struct disconnect_header {
   std::uint64_t job_token = 0;
   std::uint32_t epoch = 0;
   node_id from_node;
   bool is_answer = false;
 
-  bool operator==(const farewell_header&) const = default;
+  bool operator==(const disconnect_header&) const = default;
 };
 
 /// What became of a message that was to be delivered.
@@ -82,7 +82,7 @@ enum class delivery : std::uint8_t {
   no_memory,  ///< for the data
   not_bound,  ///< a tensor to an address without a receiver
   full,       ///< the buffer of a rank channel that nobody reads
-  garbled,    ///< mail that its reader does not understand
+  garbled,    ///< an actor message that its reader does not understand
 };
 
-}  // namespace rrfp::actors::ucx
+}  // namespace rrfp::messaging

@@ -110,7 +110,8 @@ void add_dispatch(std::vector<key>& table) {
                "Mode `ready`: maximum number of microbatches whose F a stage may run before "
                "they have a slot, while it has no other task. The next stage gets the output; F "
                "runs again when a slot is free.");
-  keys.limit("weight_pieces", &o::weight_pieces, {1, 64}, {"auto"}, {std::nullopt}, "launches",
+  keys.limit("weight_pieces", &o::weight_pieces, {1, weight_pieces_max}, {"auto"}, {std::nullopt},
+             "launches",
              "Number of launches into which each W is divided in mode `ready`, so that a B "
              "that becomes ready waits only for a part of W. `auto`: 4 with policy "
              "`bfw_plus`, 1 with the others; fewer if the launches would take more than 2 % "

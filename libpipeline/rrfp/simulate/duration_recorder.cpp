@@ -30,9 +30,12 @@ void duration_recorder::on_arrival(stage_id stage, nanoseconds at, const input_a
 
 void duration_recorder::on_task(const task_span& ran) {
   const auto& t = ran.what.what;
-  auto& took = in_pieces_[shape_.virtual_stage(ran.stage, t.chunk).value()];
-  const auto& piece = ran.what.piece;
-  took = (piece.number == 0 ? 0 : took) + ran.end - ran.begin;
+  auto took = ran.end - ran.begin;
+  if (t.kind == task_kind::weight) {
+    // Other tasks may run between two pieces.
+    auto& sum = in_pieces_[shape_.virtual_stage(ran.stage, t.chunk).value()];
+    took = sum = (ran.what.piece.number == 0 ? 0 : sum) + took;
+  }
   if (ran.what.ends_task()) table_.set_compute(ran.step, ran.stage, t, took);
   const auto at = index(shape_.virtual_stage(ran.stage, t.chunk), t.mb);
   if (t.kind == task_kind::forward && ran.what.pass != forward_pass::again)

@@ -216,30 +216,31 @@ nanoseconds duration_table::link(step_id step, virtual_stage_id to, const task& 
   return known == nullptr ? 0 : *known;
 }
 
-status duration_table::covers(const plan& p) const {
+status duration_table::covers(const plan& p,
+                              const std::function<task(step_id, task)>& loaded) const {
   if (!(p.shape == shape_))
     return error{
         "durations: expected a table for the shape of the plan, got one for another shape"};
-  const auto missing = [](std::uint64_t step, stage_id stage, const task& t) {
+  const auto check = [&](step_id step, stage_id stage, const task& of_plan) -> status {
+    const auto t = loaded(step, of_plan);
+    if (duration_of(step, stage, t)) return success();
     return error{"durations: expected a row for " + to_string(t) + " of stage " +
-                 std::to_string(stage.value()) + " in " + to_string(step_id{step}) + ", got none"};
+                 std::to_string(stage.value()) + " in " + to_string(step) + ", got none"};
   };
   for (std::uint32_t s = 0; s < shape_.stages; ++s) {
     const stage_id stage{s};
     const auto hint = p.rule.make_policy(shape_, stage);
-    for (std::uint64_t step = 0; step < p.steps; ++step) {
-      for (std::uint32_t c = 0; c < shape_.chunks; ++c) {
+    for (std::uint64_t n = 0; n < p.steps; ++n)
+      for (std::uint32_t c = 0; c < shape_.chunks; ++c)
         for (std::uint32_t i = 0; i < shape_.microbatches; ++i) {
           task t{task_kind::forward, microbatch_id{i}, chunk_id{c}};
-          if (!duration_of(step_id{step}, stage, t)) return missing(step, stage, t);
+          auto covered = check(step_id{n}, stage, t);
           t.kind = hint->backward_of(t.mb, t.chunk);
-          if (!duration_of(step_id{step}, stage, t)) return missing(step, stage, t);
-          if (t.kind == task_kind::backward_weight) continue;
-          t.kind = task_kind::weight;
-          if (!duration_of(step_id{step}, stage, t)) return missing(step, stage, t);
+          if (covered) covered = check(step_id{n}, stage, t);
+          if (covered && t.kind == task_kind::backward)
+            covered = check(step_id{n}, stage, {task_kind::weight, t.mb, t.chunk});
+          if (!covered) return covered;
         }
-      }
-    }
   }
   return success();
 }

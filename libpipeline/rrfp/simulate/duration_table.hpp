@@ -12,6 +12,7 @@
 /// other rows determine it: BW = B + W.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,7 +52,11 @@ class duration_table final : public cost_model {
   nanoseconds compute(step_id step, stage_id stage, const task& t) const override;
   nanoseconds link(step_id step, virtual_stage_id to, const task& t) const override;
   /// The error names the first task of the plan that has no duration.
-  status covers(const plan& p) const override;
+  status covers(const plan& p) const override {
+    return covers(p, [](step_id, task t) { return t; });
+  }
+  /// The same for a plan whose tasks have the durations of other ones, which `loaded` returns.
+  status covers(const plan& p, const std::function<task(step_id, task)>& loaded) const;
 
  private:
   enum class row_kind : std::uint8_t { forward, backward, weight, backward_weight, act, grad };

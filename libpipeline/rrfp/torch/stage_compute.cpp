@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <unordered_map>
@@ -7,6 +8,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <rrfp/compute/user_functions.hpp>
 #include <rrfp/torch/stage_compute.hpp>
 
 #include <xxhash.h>
@@ -283,7 +285,13 @@ std::vector<named_tensor> stage_compute::snapshot(tied_copies copies) const {
   // Copies, because the forwards of the next step change them, not its end alone.
   for (const auto& chunk : chunks_)
     for (const auto& b : chunk.module->buffers()) all.push_back({b.name, b.value.detach().clone()});
-  for (const auto& t : optimizer_->state()) {
+  const auto state =
+      named("optimizer::state()", std::function{[&] { return optimizer_->state(); }});
+  for (const auto& t : state()) {
+    TORCH_CHECK(t.parameter < parameters_.size() && t.value.defined(),
+                "optimizer::state(): expected tensors of parameters below ", parameters_.size(),
+                ", got ", t.value.defined() ? "one" : "an undefined tensor", " of parameter ",
+                t.parameter);
     const auto& p = parameters_[t.parameter].p;
     if (p.tied == tie::copy && copies == tied_copies::left_out) continue;
     const bool is_scalar = t.value.dim() == 0;
@@ -386,8 +394,10 @@ status stage_compute::restore(std::span<const named_tensor> state) {
   const at::NoGradGuard no_grad;
   for (const auto& [mine, value] : found->values) mine.copy_(value);
   if (found->scale) scaler_.restore(found->scale->first, found->scale->second);
-  if (auto taken = optimizer_->set_state(found->optimizer); !taken)
-    return within("the optimizer's state", taken.failure());
+  const auto set_state =
+      named("optimizer::set_state()",
+            std::function{[&] { return optimizer_->set_state(found->optimizer); }});
+  if (auto taken = set_state(); !taken) return within("the optimizer's state", taken.failure());
   return success();
 }
 

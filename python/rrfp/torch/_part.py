@@ -55,8 +55,8 @@ class StagePart(Part):
                 _begin_fsdp(self.stage.submod, trains, is_first=not self._is_checked)
         self._is_checked = True
 
-    def seeds(self):
-        return [self._one]  # the gradient of the loss
+    def seeds(self, mb):
+        return [torch.ones_like(self.batch.losses[mb])]  # the gradient of the loss
 
     def forward_message(self, mb, message):
         """The message to the next stage."""
@@ -85,7 +85,6 @@ class StagePart(Part):
             got = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise TypeError(f"loss_fn: expected a tensor of one element, got {got}")
         batch.losses[mb] = loss.detach()
-        self._one = torch.ones_like(batch.losses[mb])
         return [loss], None
 
     def _call_in_contexts(self, mb, *args, **kwargs):

@@ -75,6 +75,13 @@ class ReadySchedule(PipelineScheduleMulti):
         on_report=None,
     ):
         stages = list(stages) if isinstance(stages, (list, tuple)) else [stages]
+        if not stages or not all(hasattr(stage, "stage_index") for stage in stages):
+            got = ", ".join(type(stage).__name__ for stage in stages) or "none"
+            raise ValueError(f"stages: expected a PipelineStage, or several, got {got}")
+        if isinstance(n_microbatches, bool) or not isinstance(n_microbatches, int) or n_microbatches < 1:
+            raise ValueError(f"n_microbatches: expected an integer >= 1, got {n_microbatches!r}")
+        if forwards_in_order is not None:
+            check_flag("forwards_in_order", forwards_in_order)
         stages.sort(key=lambda stage: stage.stage_index)
         check_settings(settings)
         for key in settings or {}:

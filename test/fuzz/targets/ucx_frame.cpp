@@ -23,8 +23,8 @@ void read(std::span<const std::byte> bytes, const result<Header>& header) {
 void read_all(std::span<const std::byte> bytes) {
   read(bytes, decode_tensor_header(bytes));
   read(bytes, decode_bytes_header(bytes));
-  read(bytes, decode_mail_header(bytes));
-  read(bytes, decode_farewell_header(bytes));
+  read(bytes, decode_actor_message_header(bytes));
+  read(bytes, decode_disconnect_header(bytes));
 }
 
 }  // namespace

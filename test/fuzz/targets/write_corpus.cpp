@@ -43,7 +43,7 @@ void write_header(const folder& to, const std::string& name, const Header& h) {
 
 void write_ucx_frames(const folder& to) {
   const node_id from{4};
-  ucx::tensor_header tensor;
+  messaging::tensor_header tensor;
   tensor.job_token = 7;
   tensor.from_node = from;
   tensor.message = {payload::gradient,
@@ -59,14 +59,16 @@ void write_ucx_frames(const folder& to) {
   tensor.data_bytes = 5 * 7 * 256 * 2;
   tensor.has_data_hash = true;
   write_header(to, "tensor", tensor);
-  write_header(to, "bytes", ucx::bytes_header{7, 3, from, 2, rank_id{1}, rank_id{2}, 5, 6, true});
-  write_header(to, "mail", ucx::mail_header{7, 3, from, 9, 12'345, true, 8});
-  write_header(to, "farewell", ucx::farewell_header{7, 3, from, true});
+  write_header(to, "bytes",
+               messaging::bytes_header{7, 3, from, 2, rank_id{1}, rank_id{2}, 5, 6, true});
+  write_header(to, "actor_message",
+               messaging::actor_message_header{7, 3, from, 9, 12'345, true, 8});
+  write_header(to, "disconnect", messaging::disconnect_header{7, 3, from, true});
 }
 
-/// The progress of a stage that runs a launch, with the tables of the run that the fuzzer of mail
-/// has.
-std::string progress_mail() {
+/// The progress of a stage that runs a launch, with the tables of the run that the fuzzer of actor
+/// messages has.
+std::string progress_message() {
   constexpr std::uint8_t supervisor = 2, stage_progress = 24, running = 1;
   constexpr std::uint32_t microbatches = 3, tasks = 6;
   byte_writer w;
@@ -97,9 +99,10 @@ std::string progress_mail() {
   return w.take();
 }
 
-/// Mail of each code: the address of a supervisor, then zeros, which are empty texts and lists.
-void write_mail(const folder& to) {
-  const auto progress = progress_mail();
+/// A message of each code: the address of a supervisor, then zeros, which are empty texts and
+/// lists.
+void write_actor_messages(const folder& to) {
+  const auto progress = progress_message();
   to.write("progress", progress.data(), progress.size());
   for (int code = 0; code < 30; ++code) {
     std::string bytes(14 + 120, '\0');
@@ -165,7 +168,7 @@ int main(int argc, char** argv) {
     if (argc != 2) throw std::runtime_error("expected a folder");
     const fs::path to{argv[1]};
     write_ucx_frames(folder{to / "ucx_frame"});
-    write_mail(folder{to / "mail"});
+    write_actor_messages(folder{to / "actor_message"});
     write_frames(folder{to / "rendezvous"});
     write_images(folder{to / "image"});
   } catch (const std::exception& e) {

@@ -4,7 +4,7 @@
 
 #include <rrfp/base/check.hpp>
 
-#include "mail_ranges.hpp"
+#include "message_ranges.hpp"
 
 namespace rrfp::actors {
 
@@ -13,7 +13,7 @@ namespace {
 error garbled(const std::string& why) { return {why, error_kind::failed}; }
 
 template <class Message>
-status read(const char* name, decoder& in, const mail_ranges& run, const caf::actor& to) {
+status read(const char* name, decoder& in, const message_ranges& run, const caf::actor& to) {
   Message m;
   in(m);
   if (!in.complete()) return garbled(std::string{name} + ": its members do not have this size");
@@ -22,7 +22,7 @@ status read(const char* name, decoder& in, const mail_ranges& run, const caf::ac
   return success();
 }
 
-status read(message_code code, decoder& in, const mail_ranges& run, const caf::actor& to) {
+status read(message_code code, decoder& in, const message_ranges& run, const caf::actor& to) {
   switch (code) {
 #define RRFP_READ(message) \
   case message_code::message: return read<message>(#message, in, run, to);
@@ -34,15 +34,15 @@ status read(message_code code, decoder& in, const mail_ranges& run, const caf::a
 
 }  // namespace
 
-encoder actor_ref::begin_mail() const {
+encoder actor_ref::begin_message() const {
   RRFP_CHECK(through_ != nullptr, "a message needs a receiver");
-  encoder mail;
+  encoder message;
   auto to = to_;
-  mail(to);
-  return mail;
+  message(to);
+  return message;
 }
 
-void actor_ref::send(encoder mail) const { through_->send_(node_, mail.take()); }
+void actor_ref::send(encoder message) const { through_->send_(node_, message.take()); }
 
 void directory::bind(const actor_address& address, caf::actor a) {
   const std::unique_lock lock{mutex_};
@@ -67,8 +67,8 @@ actor_ref directory::node(node_id n) const {
   return {*this, n, {actor_kind::node}};
 }
 
-status directory::deliver(std::string_view mail) const {
-  decoder in{mail};
+status directory::deliver(std::string_view message) const {
+  decoder in{message};
   actor_address address;
   message_code code{};
   in(address, code);

@@ -1,10 +1,10 @@
 /// The actors of a run by address, on whichever node they are. Posting to an actor_ref puts the
-/// message into the mailbox of an actor of this node, or sends it as mail to the node that hosts
+/// message into the mailbox of an actor of this node, or sends it to the node that hosts
 /// the actor.
 ///
-/// Mail is one message: the address (u8 what, u32 stage, rank and replica), the u8 code of the
+/// On the wire it is the address (u8 what, u32 stage, rank and replica), the u8 code of the
 /// message, and its fields as in rrfp/base/bytes.hpp, a vector as a u32 count and its items. The
-/// transport brings the mail of a node in order, once, and only from nodes of the run.
+/// transport brings the messages of a node in order, once, and only from nodes of the run.
 #pragma once
 
 #include <functional>
@@ -36,8 +36,8 @@ constexpr actor_address supervisor_of(replica_id replica, stage_id stage) {
   return {actor_kind::supervisor, {stage, rank_id{0}, replica}};
 }
 
-/// What mail of a run may name: every id is below its number here.
-struct mail_ranges {
+/// What the messages of a run may name: every id is below its number here.
+struct message_ranges {
   pipeline_shape shape = {};
   std::uint32_t ranks = 1;
   std::uint32_t replicas = 1;
@@ -59,9 +59,9 @@ class actor_ref {
 
   /// Null: the actor is on another node.
   const caf::actor& here() const { return here_; }
-  /// The start of mail to an actor on another node.
-  encoder begin_mail() const;
-  void send(encoder mail) const;
+  /// The start of a message to an actor on another node.
+  encoder begin_message() const;
+  void send(encoder message) const;
 
  private:
   caf::actor here_;
@@ -77,9 +77,9 @@ class directory {
 
   /// All actors are on this node.
   directory() = default;
-  /// `node_of`: of a rank. `send`: as ucx_transport::send_mail().
+  /// `node_of`: of a rank. `send`: as ucx_transport::send_actor_message().
   directory(node_id here, std::function<node_id(const rank_address&)> node_of, send_function send,
-            const mail_ranges& run)
+            const message_ranges& run)
       : here_(here), node_of_(std::move(node_of)), send_(std::move(send)), run_(run) {}
 
   void bind(const actor_address& address, caf::actor a);
@@ -87,9 +87,10 @@ class directory {
   actor_ref find(const actor_address& address) const;
   actor_ref node(node_id n) const;
 
-  /// Passes mail on. Error: it does not decode, does not fit the run, or its actor is not here.
-  status deliver(std::string_view mail) const;
-  /// Forgets all actors; drops mail from now on.
+  /// Passes a message on. Error: it does not decode, does not fit the run, or its actor is not
+  /// here.
+  status deliver(std::string_view message) const;
+  /// Forgets all actors; drops messages from now on.
   void close();
 
  private:
@@ -98,7 +99,7 @@ class directory {
   const node_id here_{0};
   const std::function<node_id(const rank_address&)> node_of_;
   const send_function send_;
-  const mail_ranges run_{};
+  const message_ranges run_{};
   mutable std::shared_mutex mutex_;
   std::map<actor_address, caf::actor> actors_;
   bool closed_ = false;

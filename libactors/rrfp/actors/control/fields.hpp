@@ -5,11 +5,13 @@
 #include <rrfp/compute/parameters.hpp>
 #include <rrfp/compute/step_measures.hpp>
 #include <rrfp/core/job_events.hpp>
+#include <rrfp/core/message_header.hpp>
 #include <rrfp/core/stage_snapshot.hpp>
 
 namespace rrfp {
 
 auto fields(auto f, task& x) { return f(x.kind, x.mb, x.chunk); }
+auto fields(auto f, rank_address& x) { return f(x.stage, x.rank, x.replica); }
 auto fields(auto f, microbatch_counts& x) { return f(x.by_replica); }
 auto fields(auto f, microbatch_shares& x) { return f(x.counts, x.shares, x.order); }
 auto fields(auto f, reason& x) { return f(x.why, x.skipped); }
@@ -66,7 +68,6 @@ auto fields(auto f, memory_counts& x) { return f(x.allocated, x.allocated_peak, 
 
 namespace rrfp::actors {
 
-auto fields(auto f, rank_address& x) { return f(x.stage, x.rank, x.replica); }
 auto fields(auto f, stage_summary& x) {
   return f(x.memory, x.peak_bytes, x.device_memory, x.busy_ms, x.blocked_ms, x.launch_gap_ms,
            x.ranks_ms);

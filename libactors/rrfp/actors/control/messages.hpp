@@ -264,7 +264,7 @@ auto fields(auto f, job_ended& x) {
 }
 
 // clang-format off
-/// The messages that travel between nodes; their order gives the codes in mail.
+/// The messages that travel between nodes; their order gives the codes on the wire.
 #define RRFP_MESSAGES(X)                                                                   \
   X(restore_state) X(state_restored) X(begin_step) X(arrived) X(run_launch) X(launch_done) \
   X(end_step) X(rank_step_ended) X(stage_step_ended) X(apply_update) X(update_applied)     \
@@ -297,10 +297,10 @@ inline constexpr std::chrono::milliseconds unexplained_loss_time{3000};
 template <class Message>
 void post(const actor_ref& to, Message m) {
   if (to.here()) return post(to.here(), std::move(m));
-  auto mail = to.begin_mail();
+  auto message = to.begin_message();
   auto code = code_of(m);
-  mail(code, m);
-  to.send(std::move(mail));
+  message(code, m);
+  to.send(std::move(message));
 }
 
 }  // namespace rrfp::actors

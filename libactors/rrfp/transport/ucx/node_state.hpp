@@ -14,6 +14,8 @@
 
 namespace rrfp::actors::ucx {
 
+using namespace messaging;
+
 /// Written by the thread that drives UCX, read by any thread.
 class live_counts {
  public:
@@ -41,7 +43,8 @@ struct node_state {
         pool(slab_pool::make(options.cached_bytes_max, options.memory)),
         exchange(pool, options.unexpected_bytes_max),
         core({options.node, options.job_token, options.epoch, options.eager_bytes_max,
-              options.message_bytes_max, options.inflight_bytes_max, options.mail_bytes_max}) {}
+              options.message_bytes_max, options.inflight_bytes_max,
+              options.actor_message_bytes_max}) {}
 
   void publish() { counts.publish(core.counts()); }
 

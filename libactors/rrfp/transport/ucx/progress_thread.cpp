@@ -70,9 +70,9 @@ void progress_thread::fetch_to_devices(ucx_transport::device_allocator allocate)
   });
 }
 
-void progress_thread::on_mail(ucx_transport::mail_reader read) {
+void progress_thread::on_actor_message(ucx_transport::actor_message_reader read) {
   ask([this, read = std::move(read)](peer_table&) {
-    receiver_.on_mail(read);
+    receiver_.on_actor_message(read);
     return true;
   });
 }
@@ -137,7 +137,7 @@ void progress_thread::run() {
     }
   }
   const auto begun = clock::now();
-  send_farewells(driving, begun + node_.options.close_max / 2);
+  send_disconnects(driving, begun + node_.options.close_max / 2);
   close_endpoints(begun + node_.options.close_max);
   end_round(driving);
 }
@@ -216,23 +216,24 @@ void progress_thread::wait_for_event(std::chrono::milliseconds limit) const {
 }
 
 /// Waits until each connected node has answered, so that no node takes the end for a failure.
-void progress_thread::send_farewells(std::unique_lock<std::mutex>& driving,
-                                     clock::time_point limit) {
+void progress_thread::send_disconnects(std::unique_lock<std::mutex>& driving,
+                                       clock::time_point limit) {
   {
     const std::lock_guard lock{mutex_};
     closed_ = true;
     draining_.swap(queue_);
     has_work_ = false;
   }
-  // Mail may be the end of the job, for which the other nodes wait.
+  // An actor message may be the end of the job, for which the other nodes wait.
   for (auto& w : draining_)
-    if (std::holds_alternative<mail_send>(w) || std::holds_alternative<loss>(w)) carry_out(w);
+    if (std::holds_alternative<actor_message_send>(w) || std::holds_alternative<loss>(w))
+      carry_out(w);
   draining_.clear();
   sender_.drop_held();
   receiver_.close();
   auto& core = node_.core;
-  for (const auto to : core.connected()) sender_.send_farewell(to, false, core.depart_farewell(to));
-  // A farewell may overtake long mail.
+  for (const auto to : core.connected()) sender_.send_disconnect(to, false, core.link_to(to));
+  // A disconnect message may overtake a long actor message.
   while ((!core.all_answered() || sender_.pending() > 0) && clock::now() < limit)
     if (!work_once()) sleep(driving);
 }

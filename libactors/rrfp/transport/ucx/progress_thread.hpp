@@ -33,7 +33,7 @@ class progress_thread {
     node_id node;
     std::string why;
   };
-  using work = std::variant<tensor_send, bytes_send, mail_send, call, loss>;
+  using work = std::variant<tensor_send, bytes_send, actor_message_send, call, loss>;
 
   progress_thread(node_state& node, worker w);
   progress_thread(const progress_thread&) = delete;
@@ -51,8 +51,8 @@ class progress_thread {
 
   void on_failure(failure_handler failed);
   void fetch_to_devices(ucx_transport::device_allocator allocate);
-  void on_mail(ucx_transport::mail_reader read);
-  /// Sends farewells, closes the endpoints and ends the thread, within about close_max.
+  void on_actor_message(ucx_transport::actor_message_reader read);
+  /// Sends disconnect messages, closes the endpoints and ends the thread, within about close_max.
   void stop();
 
  private:
@@ -71,7 +71,7 @@ class progress_thread {
   /// polled for.
   void sleep(std::unique_lock<std::mutex>& driving);
   void wait_for_event(std::chrono::milliseconds limit) const;
-  void send_farewells(std::unique_lock<std::mutex>& driving, clock::time_point limit);
+  void send_disconnects(std::unique_lock<std::mutex>& driving, clock::time_point limit);
   void close_endpoints(clock::time_point limit);
 
   node_state& node_;

@@ -33,8 +33,8 @@ receiver::receiver(node_state& node, worker& w, sender& out) : node_(node), work
   };
   set_handler(am::tensor, &on_message<decode_tensor_header>);
   set_handler(am::bytes, &on_message<decode_bytes_header>);
-  set_handler(am::mail, &on_message<decode_mail_header>);
-  set_handler(am::farewell, &on_farewell);
+  set_handler(am::actor_message, &on_message<decode_actor_message_header>);
+  set_handler(am::disconnect, &on_disconnect);
 }
 
 template <auto decode>
@@ -43,28 +43,28 @@ ucs_status_t receiver::on_message(void* arg, const void* header, std::size_t hea
   auto& self = *static_cast<receiver*>(arg);
   const auto h = decode(as_span(header, header_bytes));
   const bool is_announced = (how->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-  auto what = fate::drop;
+  auto what = disposition::drop;
   if (h)
     what = self.node_.core.arrived(*h, bytes, is_announced ? data : nullptr);
   else
     self.node_.core.arrived_undecodable();
-  if (what == fate::deliver) self.take(*h, as_span(data, bytes));
+  if (what == disposition::deliver) self.take(*h, as_span(data, bytes));
   self.node_.publish();
   // A kept descriptor stays valid until it is fetched or released.
-  return what == fate::keep ? UCS_INPROGRESS : UCS_OK;
+  return what == disposition::keep ? UCS_INPROGRESS : UCS_OK;
 }
 
-ucs_status_t receiver::on_farewell(void* arg, const void* header, std::size_t header_bytes, void*,
-                                   std::size_t, const ucp_am_recv_param_t*) {
+ucs_status_t receiver::on_disconnect(void* arg, const void* header, std::size_t header_bytes, void*,
+                                     std::size_t, const ucp_am_recv_param_t*) {
   auto& self = *static_cast<receiver*>(arg);
-  const auto h = decode_farewell_header(as_span(header, header_bytes));
-  departure answer;
+  const auto h = decode_disconnect_header(as_span(header, header_bytes));
+  chosen_link answer;
   if (h)
     answer = self.node_.core.arrived(*h);
   else
     self.node_.core.arrived_undecodable();
   self.node_.publish();
-  if (answer.link != nullptr) self.out_.send_farewell(h->from_node, true, answer);
+  if (answer.link != nullptr) self.out_.send_disconnect(h->from_node, true, answer);
   return UCS_OK;
 }
 
@@ -124,10 +124,10 @@ void receiver::on_fetched(void* request, ucs_status_t how, std::size_t, void* ar
 void receiver::end_fetch(std::unique_ptr<fetch> f, ucs_status_t how) {
   auto& core = node_.core;
   const auto what = core.fetched(f->header, how == UCS_OK ? std::string{} : said(how));
-  if (what == fate::deliver && f->on_device.defined()) {
+  if (what == disposition::deliver && f->on_device.defined()) {
     const auto& h = std::get<tensor_header>(f->header);
     core.delivered(h, node_.sinks.deliver({h.message, std::move(f->on_device)}));
-  } else if (what == fate::deliver) {
+  } else if (what == disposition::deliver) {
     std::visit([&](const auto& h) { core.delivered(h, deliver(h, std::move(f->into))); },
                f->header);
   }
@@ -147,13 +147,14 @@ void receiver::take(const bytes_header& h, std::span<const std::byte> data) {
 }
 
 /// Counted as delivered even if it still waits for an earlier one.
-void receiver::take(const mail_header& h, std::span<const std::byte> data) {
+void receiver::take(const actor_message_header& h, std::span<const std::byte> data) {
   auto& core = node_.core;
   if (!matches(h, data)) return core.delivered(h, delivery::damaged);
-  for (const auto& mail :
+  for (const auto& message :
        core.in_order(h, {reinterpret_cast<const char*>(data.data()), data.size()})) {
-    const auto read = read_mail_ ? read_mail_(h.from_node, mail)
-                                 : error{"no mail handler is registered on this node"};
+    const auto read = read_actor_message_
+                          ? read_actor_message_(h.from_node, message)
+                          : error{"no handler of actor messages is registered on this node"};
     if (!read) return core.delivered(h, delivery::garbled, read.message());
   }
   core.delivered(h, delivery::done);

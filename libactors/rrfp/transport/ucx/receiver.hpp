@@ -1,5 +1,5 @@
 /// Receives messages as the core decides: copies small data at once and fetches large data when it
-/// is due. Used only by the progress thread; on_message and on_farewell run inside
+/// is due. Used only by the progress thread; on_message and on_disconnect run inside
 /// ucp_worker_progress and must not make progress themselves.
 #pragma once
 
@@ -19,12 +19,14 @@ class receiver {
   void fetch_to_devices(ucx_transport::device_allocator allocate) {
     allocator_ = std::move(allocate);
   }
-  /// Gives the mail of other nodes to `read`.
-  void on_mail(ucx_transport::mail_reader read) { read_mail_ = std::move(read); }
+  /// Gives the actor messages of other nodes to `read`.
+  void on_actor_message(ucx_transport::actor_message_reader read) {
+    read_actor_message_ = std::move(read);
+  }
   /// Begins the fetches that the limit allows. True if it began one.
   bool begin_fetches();
 
-  /// Drops every message from now on, except farewells.
+  /// Drops every message from now on, except disconnect messages.
   void close();
 
  private:
@@ -39,14 +41,14 @@ class receiver {
   template <auto decode>
   static ucs_status_t on_message(void* arg, const void* header, std::size_t header_bytes,
                                  void* data, std::size_t bytes, const ucp_am_recv_param_t* how);
-  static ucs_status_t on_farewell(void* arg, const void* header, std::size_t header_bytes,
-                                  void* data, std::size_t bytes, const ucp_am_recv_param_t* how);
+  static ucs_status_t on_disconnect(void* arg, const void* header, std::size_t header_bytes,
+                                    void* data, std::size_t bytes, const ucp_am_recv_param_t* how);
   static void on_fetched(void* request, ucs_status_t how, std::size_t bytes, void* arg);
 
   // Data that came with its header.
   void take(const tensor_header& h, std::span<const std::byte> data);
   void take(const bytes_header& h, std::span<const std::byte> data);
-  void take(const mail_header& h, std::span<const std::byte> data);
+  void take(const actor_message_header& h, std::span<const std::byte> data);
   /// Undefined: fetch to host memory.
   tensor_buffer allocate_on_device(const any_header& h) const;
   void begin_fetch(fetch_order order);
@@ -61,7 +63,7 @@ class receiver {
   worker& worker_;
   sender& out_;
   ucx_transport::device_allocator allocator_;
-  ucx_transport::mail_reader read_mail_;
+  ucx_transport::actor_message_reader read_actor_message_;
 };
 
 }  // namespace rrfp::actors::ucx

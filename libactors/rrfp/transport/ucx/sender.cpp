@@ -38,26 +38,26 @@ void sender::send(bytes_send s) {
   o->bytes = std::move(s.data);
   o->data = o->bytes.data();
   o->data_bytes = s.header.data_bytes;
-  hand_over(std::move(o), node_.core.depart(s.to, s.header));
+  hand_over(std::move(o), node_.core.link_for(s.to, s.header));
 }
 
-void sender::send(mail_send s) {
-  mail_header h;
+void sender::send(actor_message_send s) {
+  actor_message_header h;
   h.data_bytes = s.data.size();
   h.has_data_hash = node_.options.checksum_data;
   if (h.has_data_hash) h.data_hash = hash_of(std::as_bytes(std::span{s.data}));
   if (!node_.core.number(s.to, h)) return;
-  auto o = take(am::mail, s.to);
+  auto o = take(am::actor_message, s.to);
   o->header_bytes = encode(h, o->header);
-  o->mail = std::move(s.data);
-  o->data = o->mail.data();
+  o->message = std::move(s.data);
+  o->data = o->message.data();
   o->data_bytes = h.data_bytes;
-  hand_over(std::move(o), node_.core.depart(s.to, h));
+  hand_over(std::move(o), node_.core.link_for(s.to, h));
 }
 
-void sender::send_farewell(node_id to, bool is_answer, departure by) {
-  auto o = take(am::farewell, to);
-  farewell_header h;
+void sender::send_disconnect(node_id to, bool is_answer, chosen_link by) {
+  auto o = take(am::disconnect, to);
+  disconnect_header h;
   node_.core.stamp(h);
   h.is_answer = is_answer;
   o->header_bytes = encode(h, o->header);
@@ -85,7 +85,7 @@ void sender::send_tensor(node_id to, const tensor_header& header, tensor_buffer 
   o->data = tensor.data;
   o->data_bytes = header.data_bytes;
   o->tensor = std::move(tensor);
-  hand_over(std::move(o), node_.core.depart(to, header));
+  hand_over(std::move(o), node_.core.link_for(to, header));
 }
 
 std::unique_ptr<sender::outgoing> sender::take(am kind, node_id to) {
@@ -96,7 +96,7 @@ std::unique_ptr<sender::outgoing> sender::take(am kind, node_id to) {
   return o;
 }
 
-void sender::hand_over(std::unique_ptr<outgoing> o, departure by) {
+void sender::hand_over(std::unique_ptr<outgoing> o, chosen_link by) {
   node_.publish();
   if (by.link == nullptr) return;
   ucp_request_param_t how{};
@@ -121,7 +121,7 @@ void sender::done(std::unique_ptr<outgoing> o, ucs_status_t how) {
   if (how != UCS_OK) node_.core.fail(o->to, ucx_error("sending to it failed", how).message);
   o->tensor = {};
   o->bytes = {};
-  o->mail.clear();
+  o->message.clear();
   o->data = nullptr;
   o->data_bytes = 0;
   spare_ = std::move(o);

@@ -13,7 +13,7 @@
 namespace rrfp::actors::ucx {
 
 /// Active message numbers.
-enum class am : unsigned { tensor = 1, bytes = 2, farewell = 3, mail = 4 };
+enum class am : unsigned { tensor = 1, bytes = 2, disconnect = 3, actor_message = 4 };
 
 /// A tensor queued for the progress thread; contiguous, in memory that UCX can read.
 struct tensor_send {
@@ -28,7 +28,7 @@ struct bytes_send {
   slab data;
 };
 
-struct mail_send {
+struct actor_message_send {
   node_id to;
   std::string data;
 };
@@ -43,8 +43,8 @@ class sender {
 
   void send(tensor_send s);
   void send(bytes_send s);
-  void send(mail_send s);
-  void send_farewell(node_id to, bool is_answer, departure by);
+  void send(actor_message_send s);
+  void send_disconnect(node_id to, bool is_answer, chosen_link by);
 
   /// Sends the messages that a fault has delayed until now. True if there was one.
   bool send_due();
@@ -65,7 +65,7 @@ class sender {
     std::size_t header_bytes = 0;
     tensor_buffer tensor;
     slab bytes;
-    std::string mail;
+    std::string message;
     const void* data = nullptr;
     std::size_t data_bytes = 0;
   };
@@ -85,7 +85,7 @@ class sender {
   tensor_header header_of(const tensor_send& s) const;
   void send_tensor(node_id to, const tensor_header& header, tensor_buffer tensor);
   std::unique_ptr<outgoing> take(am kind, node_id to);
-  void hand_over(std::unique_ptr<outgoing> o, departure by);
+  void hand_over(std::unique_ptr<outgoing> o, chosen_link by);
   void done(std::unique_ptr<outgoing> o, ucs_status_t how);
   static void on_sent(void* request, ucs_status_t how, void* arg);
 

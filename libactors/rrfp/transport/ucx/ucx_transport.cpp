@@ -105,15 +105,16 @@ class ucx_channel final : public tp_coord::rank_channel {
   }
 
  private:
-  ucx::bytes_header header_to(rank_id to, std::uint64_t tag) const {
-    ucx::bytes_header h;
+  messaging::bytes_header header_to(rank_id to, std::uint64_t tag) const {
+    messaging::bytes_header h;
     h.group = group_;
     h.from = own_;
     h.to = to;
     h.tag = tag;
     return h;
   }
-  void post(node_id at_node, const ucx::bytes_header& header, std::span<const std::byte> data) {
+  void post(node_id at_node, const messaging::bytes_header& header,
+            std::span<const std::byte> data) {
     ucx::bytes_send s{at_node, header, core_->node.pool->take(data.size())};
     RRFP_CHECK(s.data.data() != nullptr, "there must be memory for a channel message");
     if (!data.empty()) std::memcpy(s.data.data(), data.data(), data.size());
@@ -179,7 +180,7 @@ void ucx_transport::send(message m) {
   const auto own = core_->node.options.node;
   const auto at_node = core_->node_of(m.header.to).value_or(own);
   if (at_node == own) {
-    RRFP_CHECK(core_->node.sinks.deliver(std::move(m)) != ucx::delivery::not_bound,
+    RRFP_CHECK(core_->node.sinks.deliver(std::move(m)) != messaging::delivery::not_bound,
                "the receiver must be bound here or routed to another node");
     return;
   }
@@ -208,10 +209,12 @@ bool ucx_transport::takes_device_memory(const rank_address& to) const {
   return core_->takes_cuda || core_->node.sinks.is_bound(to);
 }
 
-void ucx_transport::on_mail(mail_reader read) { core_->progress.on_mail(std::move(read)); }
+void ucx_transport::on_actor_message(actor_message_reader read) {
+  core_->progress.on_actor_message(std::move(read));
+}
 
-void ucx_transport::send_mail(node_id to, std::string bytes) {
-  core_->progress.post(ucx::mail_send{to, std::move(bytes)});
+void ucx_transport::send_actor_message(node_id to, std::string bytes) {
+  core_->progress.post(ucx::actor_message_send{to, std::move(bytes)});
 }
 
 void ucx_transport::close() { core_->close(); }

@@ -14,10 +14,10 @@ namespace rrfp::actors::ucx {
 
 namespace {
 
-constexpr std::uint32_t tensor_magic = 0x54504652;    // "RFPT"
-constexpr std::uint32_t bytes_magic = 0x42504652;     // "RFPB"
-constexpr std::uint32_t mail_magic = 0x4d504652;      // "RFPM"
-constexpr std::uint32_t farewell_magic = 0x46504652;  // "RFPF"
+constexpr std::uint32_t tensor_magic = 0x54504652;         // "RFPT"
+constexpr std::uint32_t bytes_magic = 0x42504652;          // "RFPB"
+constexpr std::uint32_t actor_message_magic = 0x4d504652;  // "RFPM"
+constexpr std::uint32_t disconnect_magic = 0x46504652;     // "RFPF"
 constexpr std::uint16_t flag_data_hash = 1;
 constexpr std::uint16_t flag_answer = 2;
 constexpr std::uint16_t flag_closes = 4;
@@ -28,7 +28,7 @@ constexpr std::size_t common_bytes = 24;
 constexpr std::size_t hash_bytes = 8;
 constexpr std::size_t tensor_fixed_bytes = 96;
 constexpr std::size_t bytes_fixed_bytes = 64;
-constexpr std::size_t mail_fixed_bytes = 48;
+constexpr std::size_t actor_message_fixed_bytes = 48;
 
 class writer {
  public:
@@ -79,7 +79,7 @@ void bytes_fields(auto& f, auto& h, auto& unused) {
   f(h.group, h.from, h.to, unused.word, h.tag, h.data_bytes, h.data_hash);
 }
 
-void mail_fields(auto& f, auto& h) {
+void actor_message_fields(auto& f, auto& h) {
   common_fields(f, h);
   f(h.sequence, h.data_bytes, h.data_hash);
 }
@@ -203,33 +203,34 @@ result<bytes_header> decode_bytes_header(std::span<const std::byte> bytes) {
   return h;
 }
 
-std::size_t encode(const mail_header& h, header_buffer& into) {
-  writer w{into, mail_magic, h.has_data_hash ? flag_data_hash : 0};
-  mail_fields(w, h);
+std::size_t encode(const actor_message_header& h, header_buffer& into) {
+  writer w{into, actor_message_magic, h.has_data_hash ? flag_data_hash : 0};
+  actor_message_fields(w, h);
   return w.seal();
 }
 
-result<mail_header> decode_mail_header(std::span<const std::byte> bytes) {
-  const auto flags = check_fixed(bytes, mail_magic, mail_fixed_bytes + hash_bytes, flag_data_hash);
+result<actor_message_header> decode_actor_message_header(std::span<const std::byte> bytes) {
+  const auto flags = check_fixed(bytes, actor_message_magic, actor_message_fixed_bytes + hash_bytes,
+                                 flag_data_hash);
   if (!flags) return flags.failure();
   auto in = behind_flags(bytes);
-  mail_header h;
-  mail_fields(in, h);
+  actor_message_header h;
+  actor_message_fields(in, h);
   h.has_data_hash = (*flags & flag_data_hash) != 0;
   return h;
 }
 
-std::size_t encode(const farewell_header& h, header_buffer& into) {
-  writer w{into, farewell_magic, h.is_answer ? flag_answer : 0};
+std::size_t encode(const disconnect_header& h, header_buffer& into) {
+  writer w{into, disconnect_magic, h.is_answer ? flag_answer : 0};
   common_fields(w, h);
   return w.seal();
 }
 
-result<farewell_header> decode_farewell_header(std::span<const std::byte> bytes) {
-  const auto flags = check_fixed(bytes, farewell_magic, common_bytes + hash_bytes, flag_answer);
+result<disconnect_header> decode_disconnect_header(std::span<const std::byte> bytes) {
+  const auto flags = check_fixed(bytes, disconnect_magic, common_bytes + hash_bytes, flag_answer);
   if (!flags) return flags.failure();
   auto in = behind_flags(bytes);
-  farewell_header h;
+  disconnect_header h;
   common_fields(in, h);
   h.is_answer = (*flags & flag_answer) != 0;
   return h;

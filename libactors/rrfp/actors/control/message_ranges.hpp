@@ -1,6 +1,6 @@
-/// Whether mail fits the run in which it arrives: every id and enum that it carries is in range, so
-/// an actor may index by it. A node that has the job's token, but a bug or another build, must not
-/// make this one read beyond its tables.
+/// Whether a message fits the run in which it arrives: every id and enum that it carries is in
+/// range, so an actor may index by it. A node that has the job's token, but a bug or another build,
+/// must not make this one read beyond its tables.
 ///
 /// The members are found as the decoder finds them, by fields(). A new enum in a message needs its
 /// last value here; without it the message does not compile.
@@ -23,7 +23,7 @@ constexpr auto last_of(wait_cause) { return wait_cause::complete; }
 
 class range_check {
  public:
-  explicit range_check(const mail_ranges& run) : run_(run) {}
+  explicit range_check(const message_ranges& run) : run_(run) {}
 
   template <class... Members>
   void operator()(Members&... members) {
@@ -113,13 +113,13 @@ class range_check {
       why_ = std::string{what} + ": expected " + wanted + ", got " + std::to_string(got);
   }
 
-  const mail_ranges& run_;
+  const message_ranges& run_;
   std::string why_;
 };
 
 /// The error says which member, what was expected and what was found.
 template <class T>
-status check_ranges(const mail_ranges& run, T& x) {
+status check_ranges(const message_ranges& run, T& x) {
   range_check check{run};
   check(x);
   return check.outcome();

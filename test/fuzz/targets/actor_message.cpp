@@ -1,7 +1,7 @@
-/// Mail between actors of two nodes: the address, the code of the message and its fields. What fits
-/// the run may be used to index.
+/// Messages between actors of two nodes: the address, the code of the message and its fields. What
+/// fits the run may be used to index.
 #include <rrfp/actors/control/hang_cause.hpp>
-#include <rrfp/actors/control/mail_ranges.hpp>
+#include <rrfp/actors/control/message_ranges.hpp>
 
 #include "promises.hpp"
 
@@ -16,7 +16,7 @@ std::string encoded(Message& m) {
   return out.take();
 }
 
-const mail_ranges run{{2, 2, 3, rrfp::placement::interleaved}, 2, 2, 3, true, true};
+const message_ranges run{{2, 2, 3, rrfp::placement::interleaved}, 2, 2, 3, true, true};
 const job_dimensions dimensions{run.shape, run.ranks, run.replicas};
 
 // What actors do with messages that fit the run.
@@ -58,16 +58,16 @@ void read(std::string_view bytes) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto mail = rrfp::fuzz::text_of(data, size);
+  const auto message = rrfp::fuzz::text_of(data, size);
   constexpr std::size_t code_at = 13, fields_at = 14;
-  if (mail.size() < fields_at) return 0;
-  rrfp::decoder in{mail.substr(0, fields_at)};
+  if (message.size() < fields_at) return 0;
+  rrfp::decoder in{message.substr(0, fields_at)};
   actor_address to;
   message_code code{};
   in(to, code);
   rrfp::fuzz::promise(in.complete() && static_cast<std::uint8_t>(code) == data[code_at],
-                      "mail begins with an address and a code");
-  const auto fields = mail.substr(fields_at);
+                      "a message begins with an address and a code");
+  const auto fields = message.substr(fields_at);
   switch (code) {
 #define RRFP_READ(message) \
   case message_code::message: read<message>(fields); break;
