@@ -46,7 +46,7 @@ class work {
     }
     for (auto& thread : all) thread.join();
     progress_.finish();
-    if (failed_) return error{*failed_};
+    if (failed_) return *failed_;
     if (refused_.empty()) return success();
     // The other cells have run and are kept, so a corrected experiment need not repeat them.
     return error{refused_.begin()->second +
@@ -78,7 +78,7 @@ class work {
         refused_[*number] = fmt::format("{}: run {}: {}: {}", experiment_.source, c.run,
                                         title_of(c, *number), ran.message());
       else if (const auto kept = done_.add(description_of(c), *ran); !kept)
-        failed_ = kept.message();
+        failed_ = kept.failure();
       progress_.cell_done(cost_.at(*number));
     }
   }
@@ -92,7 +92,7 @@ class work {
   progress progress_;
   std::mutex mutex_;
   std::size_t next_ = 0;
-  std::optional<std::string> failed_;  ///< the store cannot be written
+  std::optional<error> failed_;  ///< the store cannot be written
   std::map<std::size_t, std::string> refused_;
 };
 

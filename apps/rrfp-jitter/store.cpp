@@ -1,6 +1,7 @@
 #include "store.hpp"
 
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cerrno>
 #include <cstring>
@@ -89,6 +90,21 @@ std::string quoted(const std::string& s) {
   return q + '"';
 }
 
+/// Opens the file for this process alone.
+result<store::file> locked(const std::string& path) {
+  for (;;) {
+    store::file opened{std::fopen(path.c_str(), "ab"), std::fclose};
+    if (!opened) return failed("be written", path);
+    if (::flock(::fileno(opened.get()), LOCK_EX | LOCK_NB) != 0)
+      return error{path + ": another process writes this file; use another folder"};
+    // Meanwhile a process that repaired the file may have replaced it.
+    struct stat of_file, of_path;
+    if (::fstat(::fileno(opened.get()), &of_file) == 0 && ::stat(path.c_str(), &of_path) == 0 &&
+        of_file.st_ino == of_path.st_ino)
+      return opened;
+  }
+}
+
 }  // namespace
 
 result<store> store::open(const std::string& folder) {
@@ -96,9 +112,10 @@ result<store> store::open(const std::string& folder) {
   fs::create_directories(folder, refused);
   if (refused) return error{folder + ": cannot create the folder: " + refused.message()};
   store s{(fs::path{folder} / "cells.jsonl").string()};
-  const auto text = fs::exists(s.path_, refused)
-                        ? files::read_text_file(s.path_, store_bytes_max, "cells of an experiment")
-                        : result<std::string>{std::string{}};
+  auto opened = locked(s.path_);
+  if (!opened) return opened.failure();
+  s.file_ = *std::move(opened);
+  const auto text = files::read_text_file(s.path_, store_bytes_max, "cells of an experiment");
   if (!text) return text.failure();
 
   std::string kept;
@@ -119,12 +136,11 @@ result<store> store::open(const std::string& folder) {
           fmt::format("{}:{}: incomplete line, its cell runs again", s.path_, number));
     }
   }
-  if (kept != *text)
-    if (auto written = files::write_atomically(s.path_, kept); !written) return written.failure();
-  s.file_.reset(std::fopen(s.path_.c_str(), "ab"));
-  if (!s.file_) return failed("be written", s.path_);
-  if (::flock(::fileno(s.file_.get()), LOCK_EX | LOCK_NB) != 0)
-    return error{s.path_ + ": another process writes this file; use another folder"};
+  if (kept == *text) return s;
+  if (auto written = files::write_atomically(s.path_, kept); !written) return written.failure();
+  opened = locked(s.path_);
+  if (!opened) return opened.failure();
+  s.file_ = *std::move(opened);
   return s;
 }
 

@@ -21,6 +21,8 @@ inline constexpr std::size_t store_bytes_max = std::size_t{256} << 20;
 
 class store {
  public:
+  using file = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
   /// Creates the folder, reads its cells, and drops incomplete lines. Errors: a folder that cannot
   /// be created, read or written.
   static result<store> open(const std::string& folder);
@@ -33,8 +35,6 @@ class store {
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
-  using file = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
-
   explicit store(std::string path) : path_(std::move(path)), file_(nullptr, std::fclose) {}
 
   std::string path_;

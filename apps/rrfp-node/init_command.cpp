@@ -93,7 +93,8 @@ status write_new(const std::string& path, const std::string& text) {
   if (written && closed) return success();
   const std::string why = std::strerror(errno);
   if (file != nullptr) std::remove(path.c_str());
-  return error{fmt::format("{}: cannot write: {}", path, why)};
+  const auto kind = file == nullptr ? error_kind::bad_input : error_kind::failed;
+  return error{fmt::format("{}: cannot write: {}", path, why), kind};
 }
 
 result<job::template_request> request_of(const init_options& options) {

@@ -40,6 +40,9 @@ constexpr std::chrono::seconds end_limit{8};
 constexpr std::chrono::seconds last_node_limit{1};
 /// Replaces these two limits while node 0 writes a trace.
 constexpr std::chrono::seconds trace_limit{60};
+/// When the others still run so long after a node was interrupted, it was meant alone, while it
+/// waited for another one; else the whole job.
+constexpr std::chrono::seconds alone_after{10};
 /// How long nodes may take after an interrupt ended node 0: nodes that have not joined would wait
 /// for it.
 constexpr std::chrono::milliseconds interrupt_limit{500};
@@ -50,6 +53,7 @@ struct child {
   bool alive = false;
   bool was_killed = false;  ///< by the launcher
   int state = 0;
+  clock::time_point ended;
 
   bool has_code(int code) const { return !alive && WIFEXITED(state) && WEXITSTATUS(state) == code; }
   bool ended_well() const { return has_code(exit_done); }
@@ -58,6 +62,9 @@ struct child {
     return !alive && !was_killed && !ended_well() && !has_code(exit_interrupted);
   }
   bool failed_with_code() const { return failed() && WIFEXITED(state); }
+  bool was_interrupted_alone() const {
+    return has_code(exit_interrupted) && clock::now() > ended + alone_after;
+  }
 };
 
 /// Orders failures from cause to consequence: 0 is the likeliest cause, 2 the loss of another node.
@@ -92,10 +99,9 @@ std::vector<std::string> arguments_of(const command_options& options, std::uint3
              {"--nnodes", std::to_string(options.local_nodes), "--node-rank", std::to_string(node),
               "--rendezvous", fmt::format("127.0.0.1:{}", rendezvous.port), "--key-fd",
               std::to_string(key_fd), "--launched"});
-  if (node == 0) {
-    all.insert(all.end(), {"--rendezvous-fd", std::to_string(rendezvous.fd)});
-    if (!options.json.empty()) all.insert(all.end(), {"--json", options.json});
-  }
+  if (node == 0) all.insert(all.end(), {"--rendezvous-fd", std::to_string(rendezvous.fd)});
+  // Whichever node leads writes it.
+  if (!options.json.empty()) all.insert(all.end(), {"--json", options.json});
   if (!options.trace.empty()) all.insert(all.end(), {"--trace", options.trace});
   if (metrics) all.insert(all.end(), {"--metrics", metrics_of(*metrics, node).text()});
   if (!reports.empty()) all.insert(all.end(), {"--reports", reports});
@@ -122,14 +128,17 @@ std::vector<std::string> arguments_of(const command_options& options, std::uint3
 }
 
 /// Collects the children that have ended. Returns the one that failed, if any; of several, the
-/// likeliest cause. `restarts`: also one that its own user has interrupted.
+/// likeliest cause. `restarts`: also one that was interrupted alone.
 std::optional<std::size_t> reap(std::vector<child>& nodes, bool restarts) {
   std::optional<std::size_t> first;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     auto& n = nodes[i];
-    if (!n.alive || ::waitpid(n.pid, &n.state, WNOHANG) != n.pid) continue;
-    n.alive = false;
-    const bool is_gone = n.failed() || (restarts && n.has_code(exit_interrupted));
+    const bool ends = n.alive && ::waitpid(n.pid, &n.state, WNOHANG) == n.pid;
+    if (ends) {
+      n.alive = false;
+      n.ended = clock::now();
+    }
+    const bool is_gone = (ends && n.failed()) || (restarts && n.was_interrupted_alone());
     if (is_gone && (!first || order_of(n) < order_of(nodes[*first]))) first = i;
   }
   return first;

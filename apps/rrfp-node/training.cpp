@@ -53,7 +53,11 @@ bool compare_runs(const std::vector<finished_run>& runs) {
     if (&r == &runs[0] || !must_agree(first.run, r.run)) continue;
     // Runs that resumed after different steps are not comparable: one has losses that the other
     // lacks, and the learning rate may have changed between them.
-    if (r.summary.first_step != first.summary.first_step) continue;
+    if (r.summary.first_step != first.summary.first_step) {
+      print("{} and {}: not compared, because they resumed after different steps\n", first.run.name,
+            r.run.name);
+      continue;
+    }
     if (r.summary.weights_xxh64 == first.summary.weights_xxh64 &&
         r.summary.losses_xxh64 == first.summary.losses_xxh64 &&
         r.summary.eval_losses_xxh64 == first.summary.eval_losses_xxh64) {
@@ -253,8 +257,9 @@ status training::prepare(const actors::begun_run& begun, actors::session_setup& 
 void training::set_interrupts(const actors::begun_run& begun, actors::session& session) {
   const auto& j = begun.run.options;
   interrupts_.on_interrupt([this, &session, &j, leads = begun.node.leads()] {
-    // The second signal: the others lose this node.
-    if (interrupts_.is_draining()) std::_Exit(exit_interrupted);
+    // The second signal: the others lose this node, and a launcher starts it again.
+    if (interrupts_.is_draining())
+      std::_Exit(seat_.join.launched ? exit_drained : exit_interrupted);
     if (!j.checkpoint.dir.empty() && leads && interrupts_.count() == 1)
       complain(
           "{}: interrupted: finishing the step and saving it; "

@@ -29,6 +29,7 @@ class Batch:
     @staticmethod
     def cut(args, kwargs, target, n, args_chunk_spec, kwargs_chunk_spec):
         """Splits what step() was given into n microbatches."""
+        kwargs = ordered_as(kwargs_chunk_spec, kwargs)
         named = {f"argument {i}": value for i, value in enumerate(args)}
         rows = check_rows(named, args_chunk_spec, n, None)
         named = {f"argument '{name}'": value for name, value in kwargs.items()}
@@ -114,6 +115,17 @@ class Batch:
         return merged(outputs, spec, [_rows_of(self.targets[i]) for i in sorted(self.outputs)])
 
 
+def ordered_as(spec, kwargs):
+    """The keyword arguments in the order of their specs, with which torch pairs them by position."""
+    if not isinstance(spec, dict) or not kwargs:
+        return kwargs
+    if spec.keys() != kwargs.keys():
+        raise ValueError(
+            f"kwargs_chunk_spec: expected a spec for each keyword argument, {', '.join(kwargs)}, got {', '.join(spec) or 'none'}"
+        )
+    return {name: kwargs[name] for name in spec}
+
+
 def merged(values, spec, rows):
     """One value of those of all microbatches, which must not raise: the step has counted.
 
@@ -126,11 +138,15 @@ def merged(values, spec, rows):
             return functools.reduce(spec.reduce_fn, values, spec.init_value)
         except Exception:
             return list(values)
-    shape_of = values[0] if spec is None or isinstance(spec, TensorChunkSpec) else spec
+    has_own = spec is not None and not isinstance(spec, TensorChunkSpec)
+    shape_of = spec if has_own else values[0]
+    of_all = (shape_of, *values)
+    if all(type(v) is dict for v in of_all) and all(v.keys() == shape_of.keys() for v in values):
+        shape_of, *values = [{key: v[key] for key in values[0]} for v in of_all]
     specs, shape = _children(shape_of)
     if shape.is_leaf():
         return _merged_leaves(values, spec, rows)
-    if shape_of is not spec:
+    if not has_own:
         specs = [spec] * len(specs)
     below = [_children(value) for value in values]
     if any(its != shape for _, its in below):

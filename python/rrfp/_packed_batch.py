@@ -24,8 +24,8 @@ def pack_microbatch(samples):
     for i, sample in enumerate(samples):
         fields = sample if isinstance(sample, collections.abc.Mapping) else {"input_ids": sample}
         try:
-            document = torch.as_tensor(fields["input_ids"], dtype=torch.int64)
-            targets = torch.as_tensor(fields.get("labels", document), dtype=torch.int64).clone()
+            document = _whole_numbers(fields["input_ids"])
+            targets = _whole_numbers(fields.get("labels", document)).clone()
         except (KeyError, TypeError, ValueError, RuntimeError) as e:
             raise ValueError(f'samples[{i}]: expected token ids, or a mapping with "input_ids", got {e!r}') from None
         if document.dim() != 1 or document.numel() == 0:
@@ -48,3 +48,10 @@ def pack_microbatch(samples):
         "max_length_q": max(lengths),
         "max_length_k": max(lengths),
     }
+
+
+def _whole_numbers(values):
+    values = torch.as_tensor(values)
+    if values.numel() > 0 and (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool):
+        raise TypeError(f"whole numbers are expected, not {values.dtype}")
+    return values.to(torch.int64)

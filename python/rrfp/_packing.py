@@ -131,7 +131,12 @@ def admission_order(costs):
     Returns the index of each of them. The pipeline then fills and drains quickly; equal costs stay in their order.
     costs: numbers in any unit, such as PackedStep.costs of a replica.
     """
-    costs = [float(cost) for cost in costs]
+    if isinstance(costs, str) or not hasattr(costs, "__iter__"):
+        raise TypeError(f"costs: expected a list of numbers, got {type(costs).__name__}")
+    try:
+        costs = [float(cost) for cost in costs]
+    except (TypeError, ValueError) as e:
+        raise TypeError(f"costs: expected a list of numbers: {e}") from e
     if not all(map(math.isfinite, costs)):
         raise ValueError(f"costs: expected finite numbers, got {next(c for c in costs if not math.isfinite(c))}")
     return _runtime.admission_order(costs)
@@ -239,8 +244,9 @@ def pack(
         replicas of a step; without max_tokens, one. A step with too few samples has fewer.
     stages: the number in the pipeline. Without `microbatches` a replica has four microbatches per stage, to fill them.
     replicas: data-parallel copies of the model, which share the samples of a step.
-    batch_size, batch_tokens: the size of a step over all replicas, in samples, or in tokens at most. Neither: all
-        samples are one step. With `microbatches`, a step leaves what does not fit into max_tokens to the next one.
+    batch_size, batch_tokens: the size of a step over all replicas, in samples, or in tokens at most (a larger
+        sample is a step of its own). Neither: all samples are one step. With `microbatches`, a step leaves what does not
+        fit into max_tokens to the next one.
     cost: a function of a sample's tokens, such as an rrfp.CostModel, or the cost of each sample. None: its tokens.
     delay: the maximum number of steps for which an outlier, a sample that costs more than an average microbatch, may
         wait for other outliers. They then share a step in which each is the core of a microbatch. It needs a batch_size
@@ -292,12 +298,13 @@ def _tokens_of(sample, i, key):
     try:
         if key is not None:
             tokens = operator.index(key(sample))
-        elif isinstance(sample, collections.abc.Mapping):
-            tokens = len(sample["input_ids"])
         elif hasattr(sample, "__index__") and getattr(sample, "ndim", 0) == 0:
             tokens = operator.index(sample)
         else:
-            tokens = len(sample)
+            ids = sample["input_ids"] if isinstance(sample, collections.abc.Mapping) else sample
+            if getattr(ids, "ndim", 1) != 1:
+                raise ValueError(f"samples[{i}]: expected one dimension of tokens, got {tuple(ids.shape)}")
+            tokens = len(ids)
     except (TypeError, KeyError):
         how = "key(sample) to be a number of tokens" if key else 'a number of tokens, or what has a length or "input_ids"'
         raise ValueError(f"samples[{i}]: expected {how}, got {type(sample).__name__}") from None

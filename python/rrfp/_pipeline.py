@@ -133,7 +133,10 @@ class Pipeline:
             n_microbatches = _number(settings, "pipeline.microbatches")
         _check_kind("n_microbatches", n_microbatches, "an integer", int)
         self._counts = [n_microbatches] * replicas  # of a step that says no other
-        world = int(os.environ.get("WORLD_SIZE", "1"))
+        world = os.environ.get("WORLD_SIZE", "1")
+        if not world.isdecimal():
+            raise ValueError(f"WORLD_SIZE: expected a whole number, got {world!r}")
+        world = int(world)
         spares = _number(settings, "recovery.spares", 0)
         world = max(1, (world - spares) // (replicas * ranks))
         if spares > 0 and isinstance(stages, torch.nn.Module):

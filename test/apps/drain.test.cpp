@@ -109,6 +109,17 @@ TEST_CASE("the launcher starts a node again that a second signal has ended at on
   CHECK_THAT(t.launcher().err(), Contains("; restarting it"));
 }
 
+TEST_CASE("an interrupt of one node ends the job of a launcher, which starts none again") {
+  training t{2, {"pipeline.stages=2", "train.steps=100000"}};
+  t.start_alone();
+  t.wait_for_step(3);
+  t.signal(1, SIGINT);
+  const auto o = t.end();
+  INFO(o.err);
+  CHECK(o.code == interrupted);
+  CHECK_THAT(o.err, !Contains("restarting"));
+}
+
 TEST_CASE("all nodes are told to end: the job saves its step and ends with code 130, in time") {
   const bool saves = GENERATE(true, false);
   joined_nodes job{

@@ -138,6 +138,17 @@ TEST_CASE("a spare takes the place of a lost node, which gets it back when it re
   job.check_same_bits();
 }
 
+TEST_CASE("the log of a launcher's job goes on without a stopped node 0") {
+  training t{3,
+             {"pipeline.stages=2", "train.steps=150", "recovery.spares=1",
+              "transport.node_timeout_ms=1000"}};
+  t.start();
+  t.wait_for_step(5);
+  t.signal(0, SIGSTOP);
+  t.wait_for([&] { return t.recoveries() == 1; });
+  t.check_same_bits();
+}
+
 TEST_CASE("a job with fewer spares than lost nodes waits for one of them") {
   joined_nodes job{4,
                    {"pipeline.stages=3", "train.steps=150", "recovery.spares=1", "pipeline.tp=2"}};

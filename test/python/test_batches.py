@@ -96,6 +96,36 @@ def test_specs_say_how_outputs_are_merged():
     assert len(uneven) == N
 
 
+def test_a_dict_of_specs_may_have_another_order():
+    extra = lambda x, i: {"a": torch.ones(3, 2), "b": torch.tensor(1.0)}
+    found = second_output_of_step(extra, output_merge_spec=(None, {"b": sum_reducer, "a": TensorChunkSpec(1)}))
+    assert found["a"].shape == (3, 8) and found["b"] == N
+
+
+class Weighted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 16)
+
+    def forward(self, x, rows, columns):
+        return self.layer(x) * rows * columns.T
+
+
+def test_specs_of_keyword_arguments_are_found_by_name():
+    x, y = rows(1, 8)
+    weights = {"rows": torch.rand(8, 1), "columns": torch.rand(1, 8)}
+    specs = {"rows": TensorChunkSpec(0), "columns": TensorChunkSpec(1)}
+    losses = []
+    for names in (("rows", "columns"), ("columns", "rows")):
+        torch.manual_seed(0)
+        with rrfp.Pipeline([Weighted(), *mlp(1)], mse, 2, optimizer=adam, kwargs_chunk_spec=specs) as pipe:
+            pipe.step(x, target=y, **{name: weights[name] for name in names})
+            losses.append(pipe.last.losses)
+            with pytest.raises(ValueError, match="^kwargs_chunk_spec: expected a spec for each keyword argument, rows, got "):
+                pipe.step(x, target=y, rows=weights["rows"])
+    assert losses[0] == losses[1]
+
+
 def test_a_spec_that_does_not_fit_gives_lists():
     output = second_output_of_step(lambda x, i: x, output_merge_spec=(None, {"another": None}))
     assert len(output) == N

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import rrfp
 
@@ -219,6 +220,7 @@ NAN = float("nan")
         (dict(samples="some text"), "samples: expected a list of samples, got one str"),
         (dict(samples={"input_ids": [[1, 2], [3]]}), "samples: expected a list of samples, got one dict"),
         (dict(samples=[4, 1 << 32 | 1]), "samples[1]: expected 1 to 4294967296 tokens, got 4294967297"),
+        (dict(samples=[np.zeros((1, 5))]), "samples[0]: expected one dimension of tokens, got (1, 5)"),
         (dict(samples=[1 << 70]), "samples[0]: expected 1 to 4294967296 tokens, got 1180591620717411303424"),
         (dict(samples=[4, 9], max_tokens=8), "samples[1]: expected at most max_tokens = 8 tokens, got 9"),
         (dict(samples=[4], max_tokens=0), "max_tokens: expected an integer >= 1 or None, got 0"),
@@ -267,6 +269,11 @@ def test_other_bad_input_is_named_too():
             packing.load_state_dict({**packing.state_dict(), **change})
     with pytest.raises(ValueError, match=r"^state: expected what state_dict\(\) returned, got None$"):
         packing.load_state_dict(None)
+    for costs in (None, "12", [None, 1]):
+        with pytest.raises(TypeError, match="^costs: expected a list of numbers"):
+            rrfp.admission_order(costs)
+    with pytest.raises(ValueError, match=r"^samples\[1\]: expected token ids, .*whole numbers are expected, not torch.float32"):
+        rrfp.pack_microbatch([[1, 2], [3.7, 4.2]])
     with pytest.raises(ValueError, match=r"^measured\[0\]: expected \(tokens, seconds\)"):
         rrfp.CostModel.fit([3])
     with pytest.raises(ValueError, match="^measurement 1: expected finite seconds >= 0, got nan$"):

@@ -253,8 +253,8 @@ class job_member::impl {
     if (next == aftermath::fenced) outcome_.how = ending::node_lost;
     if (next == aftermath::over && r.how == ending::node_lost && recovery().max_restarts > 0 &&
         !may_recover())
-      outcome_.message +=
-          fmt::format("; recovery.max_restarts = {}, no more", recovery().max_restarts);
+      outcome_.message += fmt::format("; recovery.max_restarts = {} allows no further loss",
+                                      recovery().max_restarts);
     program_.on_run_end({r, next, node_, run, report_.steps, report_.totals});
     return next;
   }

@@ -99,9 +99,9 @@ result<bool> caption_index::add(const std::string& where, std::string_view text,
   const auto inputs = first_tokens(std::get<0>(pieces), *kept, image_token_, end_token_);
   // No token predicts the first one.
   const auto predicted = [&](std::int64_t token) { return token != image_token_; };
-  const auto counted =
-      inputs.empty() ? 0 : std::count_if(inputs.begin() + 1, inputs.end(), predicted);
-  if (counted == 0)
+  const auto texts = std::count_if(inputs.begin(), inputs.end(), predicted);
+  const auto counted = inputs.empty() ? 0 : texts - (blind_ || predicted(inputs.front()) ? 1 : 0);
+  if (counted <= 0)
     return refused({bad_reason::too_long,
                     "cut to " + std::to_string(*kept) + " tokens, the images leave no text"});
   if (entries_.size() == samples_max)
@@ -110,11 +110,7 @@ result<bool> caption_index::add(const std::string& where, std::string_view text,
   entry e;
   e.kept = static_cast<std::uint32_t>(*kept);
   e.size = {e.kept, static_cast<std::uint32_t>(counted)};
-  if (blind_) {
-    e.size.tokens =
-        static_cast<std::uint32_t>(std::count_if(inputs.begin(), inputs.end(), predicted));
-    e.size.counted = e.size.tokens - 1;
-  }
+  if (blind_) e.size.tokens = static_cast<std::uint32_t>(texts);
   e.images = static_cast<std::uint32_t>(fitted.size());
   e.first_image = images_.size();
   images_.insert(images_.end(), fitted.begin(), fitted.end());

@@ -17,6 +17,8 @@ def ranks_of(domain, modules):
         return sorted(domain.mesh.flatten().tolist())
     if isinstance(domain, dist.ProcessGroup):
         return sorted(dist.get_process_group_ranks(domain))
+    if not isinstance(domain, (list, tuple, set, range)):
+        raise TypeError(f"domain: expected a list of ranks, a DeviceMesh or a ProcessGroup, got {type(domain).__name__}")
     ranks, world = sorted(domain), dist.get_world_size()
     if dist.get_rank() not in ranks:
         raise ValueError(f"domain: expected this rank, {dist.get_rank()}, among its ranks, got {ranks}")

@@ -8,6 +8,7 @@ import torch
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 
 from .. import _runtime
+from .._batches import ordered_as
 from .._closing import close_at_exit
 from .._errors import Error
 from .._rank import Kept
@@ -231,7 +232,10 @@ class ReadySchedule(PipelineScheduleMulti):
             kwarg_mbs = kwarg_mbs or [{}] * n
         else:
             n = self._n_microbatches
-            arg_mbs, kwarg_mbs = self._split_inputs(args, kwargs)
+            try:
+                arg_mbs, kwarg_mbs = self._split_inputs(args, ordered_as(self._kwargs_chunk_spec, kwargs))
+            except RuntimeError as e:
+                raise ValueError(f"arguments: expected rows for {n} microbatches: {e}") from e
             for name, value in {"arguments": arg_mbs, "keyword arguments": kwarg_mbs}.items():
                 if len(value) != n:
                     raise ValueError(f"{name}: expected rows for {n} microbatches, got {len(value)}")
