@@ -92,7 +92,7 @@ class Buffers:
         return min(self._persistent() ^ self.persistent, default=None)
 
     def _sums_of_parameters(self):
-        return {name: (p._version, _sum_of_bits(p)) for name, p in self.module.named_parameters()}
+        return {name: (p._version, sum_of_bits(p)) for name, p in self.module.named_parameters()}
 
     def _persistent(self):
         return {
@@ -122,8 +122,8 @@ def _bits(value):
         return None
 
 
-def _sum_of_bits(value):
-    """None where they have no bytes."""
+def sum_of_bits(value):
+    """To compare two computations of one tensor, or two states of it; None where it has no bytes."""
     try:
         bits = value.detach().reshape(-1).view(torch.uint8)
         whole = bits.numel() // 8 * 8

@@ -448,12 +448,18 @@ class ModelPart(Part):
                     "expected it registered when the pipeline opens, as a tensor"
                 )
             return
-        name = buffers.changed(before) or (buffers.changed_in_step() if is_last else None)
-        if name is not None:
+        self._refuse_change_of(buffers.changed(before) or (buffers.changed_in_step() if is_last else None))
+
+    def _refuse_change_of(self, buffer):
+        if buffer is not None:
             raise RuntimeError(
-                f"forward changes the buffer '{name}', whose value would depend on the order of the "
+                f"forward changes the buffer '{buffer}', whose value would depend on the order of the "
                 "microbatches: expected an attribute forwards_in_order = True of the module"
             )
+
+    def _refuse_other_values(self):
+        self._refuse_change_of(self.buffers.changed_in_step())
+        super()._refuse_other_values()
 
 
 def parts_of(stages, n_stages, world):

@@ -7,6 +7,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from . import _backward
+from ._buffers import sum_of_bits
 from ._modules import has_multi_grad_hook, hooks_entered, is_compiled, take_retained
 
 
@@ -79,7 +80,7 @@ class Part:
             flight = self._flights[mb] = _Flight(inputs)
             if again:
                 flight.compute = compute
-                flight.sums = list(map(_sum_of_bytes, outputs)) if self._compares else None
+                flight.sums = list(map(sum_of_bits, outputs)) if self._compares else None
             else:
                 flight.outputs, flight.has_hooks, flight.retained = outputs, hooks_entered() != before, retained
         return result
@@ -94,11 +95,8 @@ class Part:
             take_retained()
             flight.outputs, _ = flight.compute(True)
             flight.has_hooks, flight.retained = hooks_entered() != before, take_retained()
-            if flight.sums not in (None, list(map(_sum_of_bytes, flight.outputs))):
-                raise RuntimeError(
-                    "forward gives other values when backward runs it again: expected random numbers of torch's default "
-                    "generator alone, or pipeline.recompute = false"
-                )
+            if flight.sums not in (None, list(map(sum_of_bits, flight.outputs))):
+                self._refuse_other_values()
         outputs, grads = _matching(flight.outputs, grads)
         inputs = flight.inputs
         flight.outputs = flight.inputs = flight.compute = None
@@ -123,6 +121,12 @@ class Part:
         if trial:
             flight.ns = trial.now(self.device) - begun
         return found
+
+    def _refuse_other_values(self):
+        raise RuntimeError(
+            "forward gives other values when backward runs it again: expected random numbers of torch's default "
+            "generator alone, or pipeline.recompute = false"
+        )
 
     def _check_last_outputs(self, outputs):
         """Refuses a forward that changes what the one before it has passed on, perhaps without a copy."""
@@ -292,13 +296,6 @@ class Slot:
     def put(self, value):
         if value is not None:
             setattr(self.owner, self.name, value)
-
-
-def _sum_of_bytes(tensor):
-    """To compare two computations of the same numbers. In the first step alone: it waits for the device."""
-    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or tensor.is_quantized:
-        return None
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).sum(dtype=torch.int64).item()
 
 
 def _memory(tensor):
