@@ -49,12 +49,13 @@
 /// hang), calls on_note and detaches it; objects that the function uses must outlive it.
 ///
 /// Between two steps, requires_grad may change, in the same way on all replicas, but not for tied
-/// parameters. A frozen parameter and its optimizer state do not change.
+/// parameters. A frozen parameter and its optimizer state do not change, unless a gradient still
+/// waits for its update.
 ///
 /// [train] applies: the learning rate goes from train.lr to train.lr_min along a cosine of
 /// train.steps steps and then stays there, and gradients are clipped to train.clip_norm. A
-/// parameter that no microbatch of a step uses has a gradient of zero, as after torch's
-/// zero_grad(set_to_none=False): weight decay and momentum still change it.
+/// parameter on which the loss of no microbatch of a step depends has no gradient, so the optimizer
+/// skips it.
 /// With device.kind = "cuda" the parameters and buffers of a stage move to its GPU before the first
 /// step (a module that make_stage keeps sees them there), inputs and targets follow, and outputs
 /// come back. forward and loss must create their tensors on the device of their input, use only the

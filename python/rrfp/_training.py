@@ -32,6 +32,7 @@ class TrainingRank(Rank):
         self._find_parameters()
         #: Which sides of a tie are here; frozen ones have no part in it.
         self._ties = {side for p, _, side, _ in self._parameters if side != _none and p.requires_grad}
+        self._has_compared_sides = False
         self.tied_side = next(iter(self._ties)) if len(self._ties) == 1 else _none
         values = [p for p, *_ in self._parameters]
         self._optimizer = model.make_optimizer(values, [name for _, name, *_ in self._parameters])
@@ -135,13 +136,21 @@ class TrainingRank(Rank):
                 p.grad = torch.zeros_like(p)
 
     def tied_gradient(self):
-        return encode_gradients([self._of_side(self.tied_side).grad])
+        """In the first step with the value, which the other side compares."""
+        mine = self._of_side(self.tied_side)
+        return encode_gradients([mine.grad] if self._has_compared_sides else [mine.grad, mine.detach()])
 
     def join_tied(self, capsule):
-        (theirs,) = decode_gradients(capsule, self._device)
+        theirs, *value = decode_gradients(capsule, self._device)
         mine = self._of_side(self.tied_side)
+        self._compare_sides(mine, *value)
         mine.grad = _sum_of_sides(*((mine.grad, theirs) if self.tied_side == _owner else (theirs, mine.grad)))
         self._is_joined = True
+
+    def _compare_sides(self, mine, theirs=None):
+        if not self._has_compared_sides and theirs is not None and not torch.equal(mine, theirs):
+            raise ValueError("tied_parameter: expected two copies with the same values, got different ones")
+        self._has_compared_sides = True
 
     def _of_side(self, wanted):
         return next(p for p, _, side, _ in self._parameters if side == wanted)
@@ -152,6 +161,7 @@ class TrainingRank(Rank):
             return
         self._is_joined = True
         owner, other = self._of_side(_owner), self._of_side(_copy)
+        self._compare_sides(owner, other)
         total = _sum_of_sides(owner.grad, other.grad)
         owner.grad, other.grad = total, None if total is None else total.clone()
 

@@ -1,5 +1,6 @@
 /// Failing outputs and system limits: no training ends without a message.
 #include <sys/mman.h>
+#include <cstdlib>
 
 #include "json_lines.hpp"
 #include "small_job.hpp"
@@ -139,6 +140,16 @@ TEST_CASE("an output overwrites no other file") {
     CHECK(text_of(name + ".tmp") == "another's");
     CHECK(text_of(name).size() > 100);
   }
+}
+
+TEST_CASE("a trace may be compressed") {
+  const small_job job;
+  const auto trace = job.at("trace.json");
+  REQUIRE(run_program(job.run(1, {}, {"--trace", trace})).code == 0);
+  REQUIRE(std::system(("gzip -f " + trace).c_str()) == 0);
+  const auto o = run_program({RRFP_REPORT, trace + ".gz", "--out", job.at("page.html")});
+  INFO(o.err);
+  CHECK(o.code == 0);
 }
 
 TEST_CASE("an output replaces neither an input nor another output") {

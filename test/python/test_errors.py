@@ -284,6 +284,14 @@ def test_a_wrong_tie_is_refused(first, last, expected):
     assert raised.value.kind == "bad_input"
 
 
+def test_copies_of_a_tied_parameter_with_other_values_are_refused():
+    parts = [WithTie("weight"), WithTie("weight")]
+    with pytest.raises(rrfp.Error, match="tied_parameter: expected two copies with the same values, got different ones"):
+        step(parts, optimizer=adam)
+    parts[1].weight.data.copy_(parts[0].weight.data)
+    step(parts, optimizer=adam)
+
+
 def test_a_state_that_the_optimizer_refuses_changes_nothing():
     x, y = rows(1)
     with rrfp.Pipeline(mlp(2), loss_fn, optimizer=adam) as pipe:

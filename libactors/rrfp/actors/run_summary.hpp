@@ -74,7 +74,7 @@ struct run_summary {
   std::uint64_t skipped_steps = 0;  ///< how many of them had no update (train.loss_scale)
   double loss_first = 0;
   double loss_last = 0;
-  std::optional<double> eval_loss;  ///< of the last evaluation; nullopt: there was none
+  std::optional<double> eval_loss;  ///< of the last one of [eval]; nullopt: there was none
   /// Hash of the float64 bits of all evaluation losses: each loss is hashed with the hash of the
   /// losses before it as the seed.
   std::uint64_t eval_losses_xxh64 = 0;

@@ -106,7 +106,7 @@ void add_job(page& to, const job_counters& j) {
   const auto gauge = [&](const char* name, const char* help, const auto& current) {
     to.family(name, help, metric_type::gauge).value({}, current.value());
   };
-  total("rrfp_steps_total", "Optimizer steps of this run.", j.steps);
+  total("rrfp_steps_total", "Steps of this run.", j.steps);
   total("rrfp_tokens_total", "Tokens trained on.", j.tokens);
   gauge("rrfp_first_step", "Steps that were complete before this run.", j.first_step);
   gauge("rrfp_loss", "Mean loss over the tokens of the last step, in nats.", j.loss);

@@ -15,6 +15,9 @@ namespace rrfp::foreign {
 
 namespace {
 
+/// How a trace of rrfp begins.
+constexpr std::string_view own_begin = "{\"traceEvents\":[\n{\"name\":\"process_name\",";
+
 enum class file_kind : std::uint8_t { own, profiler, csv, nvtx_ranges, nvtx_kernels, log };
 
 /// The profiler writes these members before its events, rrfp none of them.
@@ -39,7 +42,8 @@ result<file_kind> kind_of(const std::string& file) {
     return *table == nsys_table::ranges ? file_kind::nvtx_ranges : file_kind::nvtx_kernels;
   }
   const bool is_empty = first == std::string::npos;
-  if (file.ends_with(".gz") && (is_json || is_empty)) return file_kind::profiler;
+  const bool is_own = head->starts_with(own_begin);
+  if (file.ends_with(".gz") && !is_own && (is_json || is_empty)) return file_kind::profiler;
   if (is_json) return file_kind::own;
   return file_kind::log;
 }

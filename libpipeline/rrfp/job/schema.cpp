@@ -77,7 +77,8 @@ void add_pipeline(std::vector<key>& table) {
               "those of a slow one, with equal results.");
   keys.boolean(
       "recompute", &o::recompute,
-      "Discard activations after F and recompute them for B: less memory, one more forward.");
+      "Discard activations after F and recompute them for B: less memory, one more forward. Where "
+      "a policy splits the backward, a microbatch holds them again from B to W.");
   keys.integers(
       "nodes", &o::nodes, {0, 1023},
       "Node that hosts each stage (replica by replica) or each rank; empty: an even split.");

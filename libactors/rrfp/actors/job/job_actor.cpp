@@ -235,8 +235,10 @@ void job_actor::carry_out(const job_action::finish_step& a) {
     if (summary.purpose == compute::step_purpose::training) observe();
     for (const auto& s : late_.add(totals_.outcomes())) on_straggler_(s, summary.step);
   }
-  if (summary.purpose == compute::step_purpose::evaluation && !setup_.on_request)
-    return finish_batch();
+  if (summary.purpose == compute::step_purpose::evaluation) {
+    if (!setup_.on_request) return finish_batch();
+    count_evaluation(summary.loss);
+  }
   if (setup_.on_step) setup_.on_step(summary);
   // This node has called on_step.
   for (const auto& [n, node] : nodes_)
@@ -246,10 +248,14 @@ void job_actor::carry_out(const job_action::finish_step& a) {
 void job_actor::finish_batch() {
   const auto e = totals_.finish_batch(setup_.evaluation->batches);
   if (!e) return;
+  count_evaluation(e->loss);
+  if (setup_.on_evaluation) setup_.on_evaluation(*e);
+}
+
+void job_actor::count_evaluation(double loss) {
   auto& counters = context_->counters->job;
   counters.evaluations.add();
-  counters.eval_loss.set(e->loss);
-  if (setup_.on_evaluation) setup_.on_evaluation(*e);
+  counters.eval_loss.set(loss);
 }
 
 void job_actor::record(step_id step, const step_summary& s) {

@@ -80,6 +80,7 @@ class job_actor : public actor_base {
   /// What the planner learns from a step that trains.
   void observe();
   void finish_batch();
+  void count_evaluation(double loss);
   void record(step_id step, const step_summary& s);
   void count(const step_summary& s);
   template <class Message>
