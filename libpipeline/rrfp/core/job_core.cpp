@@ -112,7 +112,7 @@ job_phase job_core::serve_next_demand() {
         return begin(step_id{first_evaluation + evaluations_++}, std::move(microbatches));
       case job_demand::finish: finishing_ = true; [[fallthrough]];
       case job_demand::save:
-        if (!is_save_due(steps_applied(), true)) break;
+        if (!is_save_due(applied_, true)) break;
         save_asked_ = true;
         return begin_save();
     }
@@ -180,7 +180,7 @@ bool job_core::is_evaluation_due() const {
 job_phase job_core::continue_run() {
   const bool is_last = leaving_ || std::exchange(save_asked_, false) ||
                        (!options_.on_request && steps_done() == options_.steps);
-  if (is_save_due(steps_applied(), is_last)) return begin_save();
+  if (is_save_due(applied_, is_last)) return begin_save();
   if (leaving_) return leave();
   return begin_next_step();
 }
@@ -217,7 +217,7 @@ job_phase job_core::after(const job_event::interrupted& e) {
     case job_phase::updating: {
       leaving_ = true;
       // Complete the running step only if its end will be saved.
-      const auto steps = steps_applied() + (is_evaluation(step_) || accumulates_ ? 0 : 1);
+      const auto steps = is_evaluation(step_) || accumulates_ ? applied_ : steps_done() + 1;
       return is_save_due(steps, true) ? phase_ : leave();
     }
     case job_phase::idle:

@@ -204,8 +204,6 @@ class job_core {
   std::uint32_t saving_ranks() const { return options_.stages * options_.ranks; }
   /// Steps that are complete, those before the run included.
   std::uint64_t steps_done() const { return options_.first_step + steps_; }
-  /// Those whose gradients are in the weights.
-  std::uint64_t steps_applied() const { return accumulates_ ? applied_ : steps_done(); }
   bool is_evaluation_due() const;
   /// Whether the state after `steps` steps is to be saved now; `last`: no step follows.
   bool is_save_due(std::uint64_t steps, bool last) const;
@@ -218,7 +216,7 @@ class job_core {
   std::int64_t silence_ = 0;
 
   std::uint64_t steps_ = 0;         ///< complete, of this run
-  std::uint64_t applied_;           ///< steps_done() at the last update
+  std::uint64_t applied_;           ///< steps_done() at the last update, which a save has
   std::uint64_t evaluations_ = 0;   ///< begun, one for each batch
   std::uint32_t batches_left_ = 0;  ///< of the evaluation that is due
   step_id step_;                    ///< the running one, or the last

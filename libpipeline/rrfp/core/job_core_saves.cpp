@@ -19,7 +19,7 @@ bool job_core::is_save_due(std::uint64_t steps, bool last) const {
 
 job_phase job_core::begin_save() {
   if (save_) return job_phase::waiting_to_save;
-  last_save_ = steps_applied();
+  last_save_ = applied_;
   save_ = save{};
   save_->step = last_save_;
   save_->began = now_;

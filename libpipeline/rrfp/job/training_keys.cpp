@@ -184,8 +184,7 @@ void add_train(std::vector<key>& table) {
   keys.number("lr", &o::lr, {0, 1e3}, "", "Learning rate after the warm-up.");
   keys.number("lr_min", &o::lr_min, {0, 1e3}, "",
               "Learning rate that a step after the last one would have: after the warm-up the rate "
-              "falls from `lr` to this value "
-              "along half a cosine; at most `lr`.");
+              "falls from `lr` to this value along half a cosine; at most `lr`.");
   keys.integer("warmup_steps", &o::warmup_steps, {0, count_max}, "",
                "Number of steps of linear warm-up from 0 to `lr`.");
   keys.number("beta1", &o::beta1, {0, 1, false, true}, "", "adamw: decay of the first moment.");

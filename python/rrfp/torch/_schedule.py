@@ -79,8 +79,9 @@ class ReadySchedule(PipelineScheduleMulti):
         if not stages or not all(hasattr(stage, "stage_index") for stage in stages):
             got = ", ".join(type(stage).__name__ for stage in stages) or "none"
             raise ValueError(f"stages: expected a PipelineStage, or several, got {got}")
-        if isinstance(n_microbatches, bool) or not isinstance(n_microbatches, int) or n_microbatches < 1:
-            raise ValueError(f"n_microbatches: expected an integer >= 1, got {n_microbatches!r}")
+        for name, value in (("n_microbatches", n_microbatches), ("first_step", first_step)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}: expected an integer >= 1, got {value!r}")
         if forwards_in_order is not None:
             check_flag("forwards_in_order", forwards_in_order)
         stages.sort(key=lambda stage: stage.stage_index)
@@ -95,8 +96,6 @@ class ReadySchedule(PipelineScheduleMulti):
             raise ValueError(f"gradient_order: expected 'exact' or 'any', got {gradient_order!r}")
         if split_backward not in (True, False, "auto"):
             raise ValueError(f"split_backward: expected True, False or 'auto', got {split_backward!r}")
-        if isinstance(first_step, bool) or not isinstance(first_step, int) or first_step < 1:
-            raise ValueError(f"first_step: expected an integer >= 1, got {first_step!r}")
         device = _device_of(stages)
         _check_shares_nothing(stages)
         if any(stage.dw_builder is not None for stage in stages):
