@@ -177,12 +177,12 @@ TEST_CASE("replicas may run microbatches of others: the bits are those of their 
     for (const auto& [mode, policy] :
          {std::pair{dispatch_mode::ready, "bfw"}, std::pair{dispatch_mode::ready, "bfw_plus"},
           std::pair{dispatch_mode::ready, "fb"}, std::pair{dispatch_mode::in_order, "one_f_one_b"},
-          std::pair{dispatch_mode::in_order, "zb_h1"}})
-      for (const auto weather : {1U, 2U}) {
-        INFO(fmt::format("{} {} at {} stages, seed {}", name(mode), policy, stages, seed + 1));
-        const auto slots = mode == dispatch_mode::ready ? weather : 0;
-        CHECK(run_with({linear(stages), mode, policy, weather, slots}, ++seed) == expected);
-      }
+          std::pair{dispatch_mode::in_order, "zb_h1"}}) {
+      const auto weather = static_cast<std::uint32_t>(1 + ++seed % 2);
+      INFO(fmt::format("{} {} at {} stages, seed {}", name(mode), policy, stages, seed));
+      const auto slots = mode == dispatch_mode::ready ? weather : 0;
+      CHECK(run_with({linear(stages), mode, policy, weather, slots}, seed) == expected);
+    }
   const pipeline_shape v{2, 2, microbatches, placement::v};
   CHECK(run_with({v, dispatch_mode::in_order, "zb_v", 1}, ++seed) == expected);
 }

@@ -171,11 +171,11 @@ TEST_CASE("10,000 reordered, duplicated and delayed messages arrive once each at
 TEST_CASE("Many large tensors at once are fetched within the limit, bit for bit") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   constexpr std::uint32_t count = 16;
-  constexpr auto bytes = 16 * mib;
+  constexpr auto bytes = 4 * mib;
   const auto body = [&](test_node& node) {
     auto options = node.options();
-    options.message_bytes_max = 32 * mib;
-    options.inflight_bytes_max = 40 * mib;
+    options.message_bytes_max = 8 * mib;
+    options.inflight_bytes_max = 10 * mib;
     failures failed;
     const auto wire = node.connected(options, failed.note());
     const auto own = node.id().value();

@@ -32,7 +32,7 @@ void check_steps(const std::vector<json>& log, std::uint64_t steps) {
 }  // namespace
 
 TEST_CASE("a node that is told to end leaves after a step, and its replacement goes on: any node") {
-  joined_nodes job{3, {"train.steps=150", "recovery.every=4"}};
+  joined_nodes job{3, {"train.steps=80", "recovery.every=4"}};
   for (const std::uint32_t node : {1, 0, 2}) {
     const auto before = job.recoveries();
     job.wait_for_steps(5 + 25 * before);
@@ -47,11 +47,11 @@ TEST_CASE("a node that is told to end leaves after a step, and its replacement g
     CHECK(told.at("lost") == "node " + std::to_string(node) + " leaves the job");
   }
   job.check_same_bits();
-  check_steps(job.log(), 150);
+  check_steps(job.log(), 80);
 }
 
 TEST_CASE("several nodes of one machine are told to end: they leave one after the other") {
-  joined_nodes job{3, {"train.steps=150", "checkpoint.dir"}};
+  joined_nodes job{3, {"train.steps=80", "checkpoint.dir"}};
   job.wait_for_steps(5);
   job.signal(1);
   job.signal(2);
@@ -71,7 +71,7 @@ TEST_CASE("several nodes of one machine are told to end: they leave one after th
     job.wait_for([&] { return job.recoveries() == n; });
   }
   job.check_same_bits();
-  check_steps(job.log(), 150);
+  check_steps(job.log(), 80);
 }
 
 TEST_CASE("the launcher starts a node that was told to end again, also between evaluations") {
@@ -159,7 +159,7 @@ TEST_CASE(
 
 TEST_CASE("a second signal ends a node at once, and its replacement goes on") {
   const int again = GENERATE(SIGTERM, SIGINT);
-  joined_nodes job{2, {"train.steps=200", "pipeline.stages=2"}};
+  joined_nodes job{2, {"train.steps=100", "pipeline.stages=2"}};
   job.wait_for_steps(5);
   job.signal(1);
   job.wait_for([&] { return job.err(1).find("drains") != std::string::npos; });
@@ -195,7 +195,7 @@ TEST_CASE("where no replacement is waited for, a signal to one node ends the job
 }
 
 TEST_CASE("a replacement of another job is refused, and the others go on with the right one") {
-  joined_nodes job{2, {"train.steps=200", "pipeline.stages=2"}};
+  joined_nodes job{2, {"train.steps=100", "pipeline.stages=2"}};
   job.wait_for_steps(3);
   job.signal(1);
   CHECK(job.end(1).code == drained);
@@ -204,7 +204,7 @@ TEST_CASE("a replacement of another job is refused, and the others go on with th
   CHECK_THAT(job.err(0), Contains("refused a join") && Contains("job hash"));
   job.start(1);
   job.check_same_bits();
-  check_steps(job.log(), 200);
+  check_steps(job.log(), 100);
 }
 
 TEST_CASE("without a replacement in time, the others end with code 3 and say who has left") {

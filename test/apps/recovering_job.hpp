@@ -160,7 +160,7 @@ class joined_nodes {
     std::ofstream{folder_ / "job.toml"} << job_text;
     // Messages take time, not layers, so that a run lasts longer than what happens to it.
     more_.insert(more_.begin(),
-                 {"model.layers=3", "jitter.link=exponential", "jitter.link_mean_ms=15"});
+                 {"model.layers=3", "jitter.link=exponential", "jitter.link_mean_ms=30"});
     for (std::uint32_t n = 0; n < nodes; ++n) start(n);
   }
 

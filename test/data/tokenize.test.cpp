@@ -16,7 +16,7 @@ class Tokenizer:
         if text != "tokenizer":
             raise Exception("no tokenizer")
         return cls()
-    def get_vocab_size(self): return 70000
+    def get_vocab(self): return {"a": 97, "<end>": 69999}
     def token_to_id(self, token): return 69999 if token == "<end>" else None
     def encode(self, text, add_special_tokens=True):
         assert not add_special_tokens
@@ -134,6 +134,18 @@ TEST_CASE("an invalid input is refused in one line, and no file is left") {
   check(b.tokenizer + " " + out + " " + (b.folder / ""), "Is a directory");
   check(b.tokenizer + " " + out + " " + write(b.folder / "empty.txt", ""), "holds no text");
   check(b.tokenizer + " " + out + " " + good + " --end '<fin>'", "no token '<fin>'");
+}
+
+TEST_CASE("a file that is read is not replaced by one that is written") {
+  const bench b;
+  const auto text = write(b.folder / "text.json", "text");
+  for (const auto& [out, read] : {std::pair{"tokenizer.bin", b.tokenizer}, {"text.bin", text}}) {
+    const auto before = rrfp::test::text_of(read);
+    const auto o = b.tokenize(b.tokenizer + " " + (b.folder / out) + " " + text);
+    CHECK(o.code == 2);
+    CHECK_THAT(o.err, Catch::Contains("would replace " + read + ", which is read"));
+    CHECK(rrfp::test::text_of(read) == before);
+  }
 }
 
 }  // namespace rrfp::data::test

@@ -38,7 +38,7 @@ std::set<std::string> results_of(const environment& with, const settings& set,
                                  const std::vector<std::string>& options = {}) {
   const scratch_folder folder;
   auto all = command(with, set, options);
-  all.insert(all.end(), {"--json", folder / "out.jsonl"});
+  all.insert(all.end(), {"--set", "pipeline.microbatches=6", "--json", folder / "out.jsonl"});
   const auto o = run_program(all);
   INFO(o.out << o.err);
   REQUIRE(o.code == 0);

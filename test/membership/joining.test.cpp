@@ -1,8 +1,34 @@
 /// Nodes join in any order, also before node 0 listens, and a join that waits ends.
 #include <algorithm>
+#include <atomic>
 #include <random>
+#include <string_view>
+
+#include <dlfcn.h>
+#include <netdb.h>
 
 #include "support.hpp"
+
+namespace {
+
+constexpr const char* late_host = "late-host.test";
+/// That of `late_host`; null: its name is not known.
+std::atomic<const char*> late_address = nullptr;
+
+}  // namespace
+
+/// In place of the C library's, for `late_host`.
+extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo* hints,
+                           addrinfo** found) {
+  static const auto original =
+      reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (host != nullptr && std::string_view{host} == late_host) {
+    const char* const now = late_address;
+    if (now == nullptr || (hints->ai_flags & AI_NUMERICHOST) != 0) return EAI_NONAME;
+    host = now;
+  }
+  return original(host, service, hints, found);
+}
 
 namespace rrfp::actors::testing {
 namespace {
@@ -84,6 +110,42 @@ TEST_CASE("Nodes wait until node 0 listens") {
   auto c = two.get();
   INFO((a.ok() ? "" : a.message()) << (b.ok() ? "" : b.message()) << (c.ok() ? "" : c.message()));
   REQUIRE((a.ok() && b.ok() && c.ok()));
+}
+
+TEST_CASE(
+    "Node 0 waits until the name of the rendezvous is its own, and not longer than the others") {
+  job named{2};
+  const auto at = [&](std::uint32_t node) {
+    auto o = named.options(node);
+    if (o.listen_fd >= 0) ::close(std::exchange(o.listen_fd, -1));
+    if (node == 0) o.rendezvous_host = late_host;
+    o.rendezvous_port = named.port();
+    return o;
+  };
+  const test::scratch_folder folder;
+  named.use_key(write_key(folder / "key", std::string(32, 'k')));
+  SECTION("it becomes known, first with an address of another machine") {
+    auto zero = begin_join(at(0));
+    auto one = begin_join(at(1));
+    std::this_thread::sleep_for(300ms);
+    late_address = "192.0.2.1";
+    std::this_thread::sleep_for(900ms);
+    late_address = "127.0.0.1";
+    auto a = zero.get();
+    auto b = one.get();
+    INFO((a.ok() ? "" : a.message()) << (b.ok() ? "" : b.message()));
+    CHECK((a.ok() && b.ok()));
+  }
+  SECTION("it stays unknown") {
+    auto options = at(0);
+    options.join_timeout = 800ms;
+    const auto zero = begin_join(options).get();
+    REQUIRE_FALSE(zero.ok());
+    CHECK(zero.failure().kind == error_kind::node_lost);
+    CHECK_THAT(zero.message(),
+               Catch::Contains("did not join within 0.8 s: host 'late-host.test': "));
+  }
+  late_address = nullptr;
 }
 
 TEST_CASE("Nodes with the same key join, whether or not the key file ends with a newline") {

@@ -18,8 +18,8 @@ inline bool eventually(const std::function<bool()>& holds,
   while (!holds()) {
     const auto waited = clock::now() - begun;
     if (waited > limit * slowdown) return false;
-    std::this_thread::sleep_for(
-        std::max<clock::duration>(waited / 1000, std::chrono::microseconds{200}));
+    std::this_thread::sleep_for(std::clamp<clock::duration>(
+        waited / 50, std::chrono::microseconds{200}, std::chrono::milliseconds{20}));
   }
   return true;
 }

@@ -88,7 +88,8 @@ result<std::vector<address>> look_up(const std::string& host, std::uint16_t port
   hints.ai_flags = flags;
   addrinfo* list = nullptr;
   const int failed = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
-  if (failed != 0) return error{fmt::format("host '{}': {}", host, ::gai_strerror(failed))};
+  if (failed != 0)
+    return error{fmt::format("host '{}': {}", host, ::gai_strerror(failed)), error_kind::failed};
   std::vector<address> found;
   for (const auto* at = list; at != nullptr; at = at->ai_next) {
     address a;
@@ -158,7 +159,9 @@ result<file_descriptor> listen_at(const address& at) {
       ::listen(fd.get(), SOMAXCONN) != 0) {
     const int why = errno;
     return error{fmt::format("cannot listen on {}: {}", at.text(), std::strerror(why)),
-                 why == EADDRINUSE ? error_kind::node_lost : error_kind::bad_input};
+                 why == EADDRINUSE      ? error_kind::node_lost
+                 : why == EADDRNOTAVAIL ? error_kind::failed
+                                        : error_kind::bad_input};
   }
   prepare(fd.get());
   return fd;

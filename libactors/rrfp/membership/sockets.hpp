@@ -77,7 +77,8 @@ result<address> numeric_address(const std::string& host, std::uint16_t port);
 address peer_address(int fd);
 address local_address(int fd);
 
-/// Error: node_lost if another process has the port.
+/// Error: node_lost if another process has the port, failed if this machine does not have the
+/// address.
 result<file_descriptor> listen_at(const address& at);
 /// The next connection of a listener; empty if none is pending.
 std::optional<file_descriptor> accept_from(int listener);

@@ -13,6 +13,8 @@ namespace rrfp::actors::control {
 namespace {
 
 constexpr std::chrono::nanoseconds connect_max{handshake_max};
+/// Between two lookups of the name where node 0 listens.
+constexpr std::chrono::milliseconds lookup_pause{500};
 constexpr int accepts_per_turn = 16;
 
 }  // namespace
@@ -22,12 +24,8 @@ status watcher::open_listener() {
     listener_ = options_.standing->life_line()->serve();
   } else if (listener_.open()) {
     prepare(listener_.get());
-  } else {
-    const name_lookup lookup{options_.rendezvous_host, options_.rendezvous_port};
-    while (!lookup.done() && !closing()) wait_for(lookup.fd(), POLLIN, clock::now() + turn());
-    if (!lookup.done()) return error{"interrupted"};
-    if (!lookup.answer()) return lookup.answer().failure();
-    if (auto open = listen_at_one_of(*lookup.answer()); !open) return open;
+  } else if (auto open = listen_at_rendezvous(); !open) {
+    return open;
   }
   const auto at = local_address(listener_.get());
   if (!key_ && !at.is_loopback())
@@ -40,6 +38,22 @@ status watcher::open_listener() {
   if (const auto usable = key(); !usable) return usable.failure();
   feed(event::listening{at.text(), at.host(), open_life_line(at)});
   return options_.on_listening ? options_.on_listening(at.port()) : success();
+}
+
+status watcher::listen_at_rendezvous() {
+  const auto& host = options_.rendezvous_host;
+  const bool is_name = !numeric_address(host, options_.rendezvous_port).ok();
+  for (;;) {
+    const name_lookup lookup{host, options_.rendezvous_port};
+    while (!lookup.done() && !closing()) wait_for(lookup.fd(), POLLIN, clock::now() + turn());
+    if (!lookup.done()) return error{"interrupted"};
+    auto open = lookup.answer() ? listen_at_one_of(*lookup.answer()) : lookup.answer().failure();
+    // A name service may know the name later, or still have the address of the process before.
+    if (open || !is_name || open.failure().kind != error_kind::failed) return open;
+    carry_out(action::waiting{open.message()});
+    wait_for(-1, 0, clock::now() + lookup_pause);
+    if (closing()) return error{"interrupted"};
+  }
 }
 
 status watcher::listen_at_one_of(const std::vector<address>& addresses) {

@@ -115,6 +115,8 @@ class watcher {
   void deliver_loss();
 
   status open_listener();
+  /// Waits until the name of the rendezvous is one of an address of this machine.
+  status listen_at_rendezvous();
   status listen_at_one_of(const std::vector<address>& addresses);
   void accept_all();
   void connect();

@@ -247,6 +247,10 @@ void add_ages(page& to, const run_counters& run, std::int64_t now) {
   to.family("rrfp_last_progress_age_seconds",
             "Time since the last progress of a stage on this node.", metric_type::gauge)
       .value({}, age(run.last_progress.value()));
+  to.family("rrfp_hang_timeout_seconds",
+            "Time without progress after which the run ends; absent without a limit.",
+            metric_type::gauge);
+  if (run.hang_timeout_s > 0) to.value({}, run.hang_timeout_s);
   to.family("rrfp_last_step_age_seconds",
             "Time since a stage on this node completed a step; absent before the first.",
             metric_type::gauge);
