@@ -112,11 +112,16 @@ def tokens_of(chat, tokenizer, length):
     if not isinstance(messages, list):
         raise TypeError("the messages are no list")
     messages = [{**m, "content": text_of(m["content"])} if "content" in m else m for m in messages]
-    if MARKERS.search(tokenizer.chat_template):
-        found = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+    tools = chat.get("tools") or None
+    template = tokenizer.get_chat_template(tools=tools)  # some tokenizers have one for tools
+    if template == PLAIN and (tools or any(m.get("tool_calls") for m in messages)):
+        raise ValueError("a chat with tools needs a chat template of the tokenizer")
+    apply = functools.partial(tokenizer.apply_chat_template, chat_template=template, tools=tools)
+    if MARKERS.search(template):
+        found = apply(messages, return_dict=True, return_assistant_tokens_mask=True)
         ids, spoken = found["input_ids"], found["assistant_masks"]
     else:
-        render = functools.partial(tokenizer.apply_chat_template, tokenize=False)
+        render = functools.partial(apply, tokenize=False)
         text = render(messages)
         learned = [False] * len(text)
         for i, message in enumerate(messages):
@@ -134,7 +139,7 @@ def read_rows(source):
     """The lines of a file, or the rows of a data set."""
     if pathlib.Path(source).is_file():
         try:
-            with open(source, encoding="utf-8") as lines:
+            with open(source, encoding="utf-8-sig") as lines:
                 return list(lines)
         except UnicodeDecodeError as e:
             sys.exit(f"{source}: expected JSONL in UTF-8, got {e}")
@@ -149,7 +154,7 @@ def read_chats(source, tokenizer, length):
     """Tokens and labels of all chats with an answer."""
     chats = []
     for number, row in enumerate(read_rows(source), 1):
-        if row == "\n":
+        if isinstance(row, str) and not row.strip():
             continue
         try:
             chats.append(tokens_of(json.loads(row) if isinstance(row, str) else row, tokenizer, length))
@@ -192,11 +197,16 @@ def load(given):
     """All parts, of which those of this process have weights."""
     dtype = getattr(torch, given.dtype)
     parts = rrfp.from_pretrained(given.model, WORLD if WORLD > 1 else given.stages, dtype=dtype)
-    names, seen = [], set()  # of what is saved of each part; a tied head is saved once, with the embedding
-    for part in parts:
-        names.append([n for n in map(part.name_of_parameter, saved_tensors(part)) if n not in seen])
-        seen.update(names[-1])
     own = {i: part.load() for i, part in enumerate(parts) if WORLD == 1 or i == RANK}
+    of_own = {i: list(map(part.name_of_parameter, saved_tensors(part))) for i, part in own.items()}
+    of_all = [of_own] * WORLD
+    if WORLD > 1:
+        dist.all_gather_object(of_all, of_own)
+    names_of = {i: found for of_one in of_all for i, found in of_one.items()}
+    names, seen = [], set()  # of what is saved of each part; a tied head is saved once, with the embedding
+    for i in range(len(parts)):
+        names.append([name for name in names_of[i] if name not in seen])
+        seen.update(names[i])
     for part in own.values() if given.checkpointing else ():
         part.model.gradient_checkpointing_enable()
     return own, names, add_adapters(own.values(), given) if given.lora else None
@@ -292,6 +302,10 @@ def take_over(out):
     if (out / "best.new/best.json").exists():
         shutil.rmtree(out / "best", ignore_errors=True)
         (out / "best.new").rename(out / "best")
+
+
+def perplexity(loss):
+    return math.exp(loss) if loss < math.log(sys.float_info.max) else math.inf
 
 
 def summary_writer(folder):
@@ -400,8 +414,8 @@ def main():
                 scheduler.step()
             if is_due(step + 1):
                 found = evaluate(step + 1)
-                figures.update({"eval/loss": found, "eval/perplexity": math.exp(found)})
-                evaluated = f"{found:9.6f} {math.exp(found):10.4g}"
+                figures.update({"eval/loss": found, "eval/perplexity": perplexity(found)})
+                evaluated = f"{found:9.6f} {perplexity(found):10.4g}"
             for name, value in figures.items() if writer else ():
                 writer.add_scalar(name, value, step + 1)
             if pipe.leads:

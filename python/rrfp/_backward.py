@@ -121,6 +121,10 @@ class _Branch:
                 handle.remove()
 
 
+# Compilation makes both halves one; a reentrant checkpoint hides the weights.
+_whole_functions = ("CompiledFunctionBackward", "CheckpointFunctionBackward")
+
+
 def _branches_of(outputs, targets):
     """None: there is more than one way to a weight, or a function that cannot be run again for the weights."""
     if any(o.grad_fn is None and get_gradient_edge(o).node not in targets for o in outputs):
@@ -133,7 +137,7 @@ def _branches_of(outputs, targets):
     branches, seen = [], set()
     for node in order:  # children first
         is_python = isinstance(node, BackwardCFunction)
-        if is_python and type(node).__name__ == "CompiledFunctionBackward":
+        if is_python and type(node).__name__ in _whole_functions:
             return None
         children = [child for child, _ in node.next_functions if child is not None]
         if leads[node]:

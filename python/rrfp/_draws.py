@@ -1,6 +1,7 @@
 """Random numbers that do not depend on the order in which microbatches run."""
 
 import threading
+import weakref
 
 import torch
 
@@ -53,17 +54,22 @@ class Generator:
 
 
 class Draws:
-    """Runs the forwards of one part, each with numbers of its own; without a generator where the first one of its
-    mode drew none."""
+    """Calls the forward and the loss of one part, each with numbers of its own.
+
+    A call whose first one of its mode drew none runs without a generator, unless another part in this process draws:
+    then it may still begin to draw, which must not change the numbers of the other.
+    """
+
+    _all_drawing = weakref.WeakSet()
 
     def __init__(self, device=None):
         self._device = device
         self._used = {}  # by mode
 
-    def run(self, key, training, call, args, kwargs):
+    def run(self, key, mode, call, args, kwargs):
         """`key`: (seed, step, microbatch, part)."""
-        used = self._used.get(training)
-        if used is False:
+        used = self._used.get(mode)
+        if used is False and not any(other is not self for other in self._all_drawing):
             with inside:
                 return call(*args, **kwargs)
         with Generator(_runtime.key_of_draws(*key), self._device) as generator:
@@ -72,5 +78,7 @@ class Draws:
             result = call(*args, **kwargs)
             if used is None:
                 after = [g.get_state() for g in generator._all]
-                self._used[training] = not all(map(torch.equal, before, after))
+                self._used[mode] = not all(map(torch.equal, before, after))
+                if self._used[mode]:
+                    self._all_drawing.add(self)
         return result

@@ -58,7 +58,7 @@ def decode(capsule, device=None, mesh_of=None, local=None):
     if message.dtype != torch.uint8:
         value = _at_home(message, device)
         if torch.is_grad_enabled() and value.dtype.is_floating_point:
-            value.requires_grad_(True)
+            value = _leaf_of(value)
         return value, [value], None
     structure, leaves, note = _unpacked(message, device, mesh_of, local)
     return _built(structure, leaves), tensors_of(leaves), note
@@ -210,7 +210,14 @@ def _unpacked(message, device, mesh_of, local):
 
 
 def _as_leaf(tensor, text):
-    return tensor.detach().requires_grad_(True) if text["grad"] and torch.is_grad_enabled() else tensor
+    return _leaf_of(tensor) if text["grad"] and torch.is_grad_enabled() else tensor
+
+
+def _leaf_of(tensor):
+    """A view: of another leaf, autocast keeps the cast, as of a weight, and adds the gradients of its uses in the lower
+    precision. In a plain loop this tensor is no leaf."""
+    with torch.no_grad():
+        return tensor.view_as(tensor).requires_grad_(True)
 
 
 def _described(leaf):

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ._backward import leaves_of
 from ._buffers import Buffers
-from ._draws import Draws, Generator, inside, turn
+from ._draws import Draws, Generator, turn
 from ._errors import Error
 from ._messages import decode, encode, tensors_of
 from ._modules import forwards_in_order, is_compiled, is_dynamic_rotary, keep_device_guard, make_deterministic, one_line
@@ -330,7 +330,7 @@ class ModelPart(Part):
 
     def seeds(self, mb):
         """The gradient of the loss of a microbatch: the step's is the mean over all loss terms."""
-        return [torch.full_like(self._losses[mb][0], self.model.scale / self.model.batch.divisor)]
+        return [torch.full_like(self._losses[mb][0], self.model.scale) / self.model.batch.divisor]
 
     def forward_message(self, mb, message):
         """The message to the next part."""
@@ -375,8 +375,10 @@ class ModelPart(Part):
             return tensors, capsule
         if batch.keeps_outputs and not is_again:
             batch.outputs[at] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
-        with model.turn, model.casting(self.device), inside:
-            loss = model.loss_fn(output, _moved(batch.targets[at], self.device))
+        key = (model.job["seed"], self._step, at, model.job["parts"])
+        with model.turn, model.casting(self.device):
+            given = (output, _moved(batch.targets[at], self.device))
+            loss = self._draws.run(key, ("loss", self.trains), model.loss_fn, given, {})
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
             raise TypeError(f"loss_fn: expected a scalar tensor, got {text_of(loss)}")
         self._check_leaves([loss], inputs)

@@ -47,6 +47,7 @@ class Part:
         self._last_outputs = []
         self._turn = 0  # the microbatch whose gradients are added next
         self.on_fold = self._versions = None
+        self._has_module_hooks = False
         self._compares = trains and not self._has_trained and not is_compiled(self.module)
         self._has_trained |= trains
         parameters = list(self.module.parameters()) if trains else []  # those of a step stay the same
@@ -59,6 +60,8 @@ class Part:
             copy = (lambda p: None) if self._has_checked_hooks else (lambda p: p.detach().clone())
             self._versions = [(p, p._version, copy(p)) for p in parameters]
             self._has_checked_hooks = True
+            # Once in a whole backward, and twice where the gradients wait for their turn.
+            self._has_module_hooks = any(m._backward_hooks or m._backward_pre_hooks for m in self.module.modules())
 
     def _may_split_backward(self, parameters):
         if any(map(has_multi_grad_hook, parameters)):  # which want their gradients from one backward
@@ -82,7 +85,8 @@ class Part:
                 flight.compute = compute
                 flight.sums = list(map(sum_of_bits, outputs)) if self._compares else None
             else:
-                flight.outputs, flight.has_hooks, flight.retained = outputs, hooks_entered() != before, retained
+                flight.outputs, flight.retained = outputs, retained
+                flight.has_hooks = self._has_module_hooks or hooks_entered() != before
         return result
 
     def backward(self, mb, grads, is_whole, folds):
@@ -94,7 +98,8 @@ class Part:
             before = hooks_entered()
             take_retained()
             flight.outputs, _ = flight.compute(True)
-            flight.has_hooks, flight.retained = hooks_entered() != before, take_retained()
+            flight.retained = take_retained()
+            flight.has_hooks = self._has_module_hooks or hooks_entered() != before
             if flight.sums is not None and flight.sums != list(map(sum_of_bits, flight.outputs)):
                 self._refuse_other_values()
         outputs, grads = _matching(flight.outputs, grads)
@@ -283,8 +288,8 @@ class Slot:
         if value is None:
             return False
         memory = _memory(value)
-        if memory is not None and memory in lent:
-            setattr(self.owner, self.name, value.clone())
+        own = value.clone() if memory is not None and memory in lent else value
+        setattr(self.owner, self.name, _resolved(own))
         return True
 
     def take(self):
@@ -307,17 +312,25 @@ def _memory(tensor):
         return None
 
 
+def _resolved(tensor):
+    """Its elements as numbers, not as conjugates or negatives of others, which some operators refuse."""
+    return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
+
+
 def _add(slots, values):
+    """As torch's accumulation does."""
     sums, more = [], []
     for slot, value in zip(slots, values):
         if value is None:
             continue
-        mine = getattr(slot.owner, slot.name)
+        mine = slot.value()
         if mine is None:
             slot.put(value)
+        elif mine.is_sparse and not value.is_sparse:
+            slot.put(value + mine)
         else:
             sums.append(mine)
-            more.append(value)
+            more.append(_resolved(value))
     if sums:
         with torch.no_grad():
             if all(type(mine) is torch.Tensor for mine in sums):

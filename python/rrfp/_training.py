@@ -138,6 +138,7 @@ class TrainingRank(Rank):
     def tied_gradient(self):
         """In the first step with the value, which the other side compares."""
         mine = self._of_side(self.tied_side)
+        _check_dense(mine)
         return encode_gradients([mine.grad] if self._has_compared_sides else [mine.grad, mine.detach()])
 
     def join_tied(self, capsule):
@@ -162,6 +163,8 @@ class TrainingRank(Rank):
         self._is_joined = True
         owner, other = self._of_side(_owner), self._of_side(_copy)
         self._compare_sides(owner, other)
+        for side in (owner, other):
+            _check_dense(side)
         total = _sum_of_sides(owner.grad, other.grad)
         owner.grad, other.grad = total, None if total is None else total.clone()
 
@@ -348,6 +351,11 @@ def _has_any(groups, values):
     for group in groups:
         group.max(to_dlpack(has))
     return has.tolist()
+
+
+def _check_dense(tied):
+    if tied.grad is not None and tied.grad.layout != torch.strided:
+        raise RuntimeError(f"tied_parameter: expected a dense gradient, got one of layout {tied.grad.layout}")
 
 
 def _sum_of_sides(owner, other):

@@ -652,6 +652,9 @@ def _load_part(model, folder, part):
             else:
                 self.all_tied_weights_keys = {}
 
+            outer, _, name = anatomy.layers.rpartition(".")
+            _initialize_present(self.get_submodule(outer), name)
+
     Loaded.__name__, Loaded.__qualname__, Loaded.__module__ = whole.__name__, whole.__qualname__, whole.__module__
     with _quiet_loader():
         loaded, info = Loaded.from_pretrained(
@@ -664,7 +667,27 @@ def _load_part(model, folder, part):
     for name in sorted(names & set(info["missing_keys"])):
         raise KeyError(f"{folder}: expected a tensor {name}, found none")
     loaded.__class__ = whole
+    loaded.get_submodule(anatomy.layers.rpartition(".")[0]).__dict__.pop("_init_weights", None)
     return loaded
+
+
+def _initialize_present(outer, name):
+    """Some families reach from the module with the list of layers into each of them: while a part is loaded, into those
+    that are there."""
+    if not hasattr(outer, "_init_weights"):  # a plain module
+        return
+    original, layers = outer._init_weights, getattr(outer, name)
+
+    def initialize(module):
+        if module is outer:
+            present = torch.nn.ModuleList(layer for layer in layers if not isinstance(layer, AbsentLayer))
+            setattr(outer, name, present)
+        try:
+            original(module)
+        finally:
+            setattr(outer, name, layers)
+
+    outer._init_weights = initialize
 
 
 def _holds(outer, name):

@@ -328,6 +328,117 @@ def checkpointed(options):
     train(1, "loop", options, make_blocks=lambda count: blocks(count, lambda i: Checkpointed()))
 
 
+def reentrant(options):
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(Block):
+        def forward(self, x):
+            return checkpoint(super().forward, x, use_reentrant=True)
+
+    train(1, "loop", options, make_blocks=lambda count: blocks(count, lambda i: Checkpointed() if i else Block()))
+
+
+def cast_several_times(options):
+    """Autocast around step(), and a stage that uses its input in two matrix products."""
+
+    class Products(Block):
+        def forward(self, x):
+            x = x.float()
+            return x + self.second(self.first(x).relu() * self.first(x))
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    whole = blocks(ranks, lambda i: Products())
+    stage = PipelineStage(copy.deepcopy(whole[rank]), rank, ranks, device)
+    schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, **options)
+    inputs, targets = microbatches(0, 4)
+    with torch.autocast(device.type, torch.bfloat16):
+        schedule.step(
+            arg_mbs=[(x,) for x in inputs] if rank == 0 else None, target_mbs=targets if rank + 1 == ranks else None
+        )
+    for x, y in zip(inputs, targets):
+        with torch.autocast(device.type, torch.bfloat16):
+            for block in whole:
+                x = block(x)
+            loss = loss_fn(x, y)
+        loss.backward()
+    for (name, a), b in zip(stage.submod.named_parameters(), whole[rank].parameters()):
+        assert b.grad is None and a.grad is None or torch.equal(a.grad, b.grad / 4), name
+    schedule.close()
+
+
+def hooks_of_modules(options):
+    """Beside a hook of accumulation, which wants the microbatches in order."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    stage = PipelineStage(blocks(ranks)[rank], rank, ranks, device)
+    seen = []
+    stage.submod.first.register_full_backward_hook(lambda *_: seen.append("module"))
+    stage.submod.second.weight.register_post_accumulate_grad_hook(lambda p: seen.append("parameter"))
+    schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, **options | {"policy": "one_f_one_b"})
+    inputs, targets = microbatches(0, 4)
+    schedule.step(
+        arg_mbs=[(x,) for x in inputs] if rank == 0 else None, target_mbs=targets if rank + 1 == ranks else None
+    )
+    assert sorted(seen) == ["module"] * 4 + ["parameter"] * 4, seen
+    schedule.close()
+
+
+def among_others(options):
+    """Schedules of some ranks, then of all; of torch, whose stages another one has, too; closed before the first step."""
+    from torch.distributed.pipelining import ScheduleZBVZeroBubble
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    some = dist.new_group([0, 1])
+    inputs, targets = microbatches(0, 4)
+
+    def step(stage, last):
+        schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, **options)
+        schedule.step(
+            arg_mbs=[(x,) for x in inputs] if rank == 0 else None, target_mbs=targets if rank == last else None
+        )
+        assert schedule.last["step"] == 1
+        schedule.close()
+
+    if rank < 2:
+        step(PipelineStage(blocks(2)[rank], rank, 2, device, group=some), 1)
+    step(PipelineStage(blocks(ranks)[rank], rank, ranks, device), ranks - 1)
+
+    stages = [PipelineStage(block, i, 2 * ranks, device) for i, block in zip((rank, 2 * ranks - 1 - rank), blocks(2))]
+    ScheduleZBVZeroBubble(stages, 4, loss_fn=loss_fn)
+    mapping = stages[0].stage_index_to_group_rank
+    schedule = ReadySchedule(stages, 4, loss_fn=loss_fn)
+    assert stages[0].stage_index_to_group_rank == mapping
+    schedule.close()
+    try:
+        schedule.step()
+    except rrfp.Error as e:
+        assert str(e) == "the pipeline is closed", e
+    else:
+        raise AssertionError("expected a closed schedule to make no step")
+
+
+def skipped(options):
+    """Stages of torch's pipeline(), of which the last one takes an output of the first."""
+    from torch.distributed.pipelining import SplitPoint, pipeline
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = (torch.nn.Linear(width, width) for _ in range(3))
+
+        def forward(self, x):
+            x = self.a(x)
+            return x + self.c(self.b(x).relu())
+
+    traced = pipeline(Model(), mb_args=(torch.zeros(2, width),), split_spec={n: SplitPoint.BEGINNING for n in ("b", "c")})
+    stage = traced.build_stage(dist.get_rank(), device)
+    try:
+        ReadySchedule(stage, 4, loss_fn=loss_fn, **options)
+    except ValueError as e:
+        assert "expected a chain, but stage 2 takes an output of stage 0" in str(e), e
+    else:
+        raise AssertionError("expected a skip connection to be refused")
+
+
 def batch_norm(options):
     """Statistics are those of the microbatches in order."""
 
@@ -462,18 +573,23 @@ def replicated_experts(options):
         if wanted is not None:
             torch.testing.assert_close(a.grad, wanted, rtol=1e-5, atol=1e-7, msg=lambda text: f"{name}: {text}")
     schedule.close()
-    part.register_comm_hook(None, lambda state, bucket: None)
-    schedule = ReadySchedule(
-        PipelineStage(part, pp, 2, device, group=mesh["pp"].get_group()), 2, loss_fn=loss_fn, **options
-    )
-    try:
-        schedule.step(
-            arg_mbs=[(x,) for x in inputs[mine]] if pp == 0 else None, target_mbs=targets[mine] if pp == 1 else None
+    hooked = part.register_forward_hook(lambda *_: None)
+    for word in ("expected hooks on the module inside", "expected no communication hook"):
+        schedule = ReadySchedule(
+            PipelineStage(part, pp, 2, device, group=mesh["pp"].get_group()), 2, loss_fn=loss_fn, **options
         )
-    except rrfp.Error as e:
-        assert "expected no communication hook" in str(e), e
-    else:
-        raise AssertionError("expected a communication hook to be refused")
+        try:
+            schedule.step(
+                arg_mbs=[(x,) for x in inputs[mine]] if pp == 0 else None, target_mbs=targets[mine] if pp == 1 else None
+            )
+        except rrfp.Error as e:
+            assert word in str(e), e
+        else:
+            raise AssertionError(f"{word}: expected to be refused")
+        dist.barrier()  # the hook of a rank is the first error of its pipeline
+        hooked.remove()
+        if word.startswith("expected hooks"):
+            part.register_comm_hook(None, lambda state, bucket: None)
 
 
 def tensor_parallel(options, make=lambda i: Block()):
@@ -561,6 +677,7 @@ def refused(options):
         ({"n_microbatches": "4"}, "n_microbatches: expected an integer >= 1, got '4'"),
         ({"stages": None}, "stages: expected a PipelineStage, or several, got NoneType"),
         ({"stages": []}, "stages: expected a PipelineStage, or several, got none"),
+        ({"args_chunk_spec": 3}, "args_chunk_spec: expected a tuple, got 3"),
     ]:
         try:
             ReadySchedule(**{"stages": stage, "n_microbatches": 4, **wrong})
@@ -593,6 +710,19 @@ def refused(options):
         assert f"loss_fn: expected a tensor of one element, got [2, {width}]" in str(e), e
     else:
         raise AssertionError("expected the loss of a row to be refused")
+    schedule = ReadySchedule(stage, 4, loss_fn=lambda output, target: loss_fn(output.detach(), target), **options)
+    try:
+        schedule.step(x, losses=())
+    except TypeError as e:
+        assert str(e) == "losses: expected a list, got tuple", e
+    else:
+        raise AssertionError("expected losses in a tuple to be refused")
+    try:
+        schedule.step(*([x] if rank == 0 else []), target=x if rank + 1 == ranks else None)
+    except rrfp.Error as e:
+        assert "loss_fn: expected a loss that depends on a parameter which requires a gradient" in str(e), e
+    else:
+        raise AssertionError("expected a loss without a graph to be refused")
 
 
 def in_a_trainer(options):

@@ -349,6 +349,37 @@ def test_the_answers_and_their_ends_are_learned(folder, program, template):
     assert program.tokens_of(chat("2?", "3.", "ok", "Yes."), tokenizer, 5)[0] == ids[:5]
 
 
+def test_tools_are_those_of_the_template(folder, program):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model")
+    with_tools = "{% for t in tools %}tool {{ t.name }};{% endfor %}" + CHATML
+    tokenizer.chat_template = {"default": CHATML, "tool_use": with_tools}
+    told = chat("2?", "3.") | {"tools": [{"name": "add"}]}
+    ids, labels = program.tokens_of(told, tokenizer, 200)
+    assert tokenizer.decode(ids) == "tool add;<|user|>2?<|end|><|assistant|>3.<|end|>"
+    assert tokenizer.decode([i for i in labels if i >= 0]) == "3.<|end|>"
+    assert tokenizer.decode(program.tokens_of(chat("2?", "3."), tokenizer, 200)[0]) == "<|user|>2?<|end|><|assistant|>3.<|end|>"
+    tokenizer.chat_template = program.PLAIN
+    called = {"messages": [*chat("2?")["messages"], {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}]}
+    for wrong in (told, called):
+        with pytest.raises(ValueError, match="a chat with tools needs a chat template"):
+            program.tokens_of(wrong, tokenizer, 200)
+
+
+def test_a_head_of_its_own_beside_a_tied_embedding_is_saved(folder, program):
+    model = model_of(folder / "model")
+    model.config.tie_word_embeddings = True
+    model.save_pretrained(folder / "own head")  # with both
+    transformers.AutoTokenizer.from_pretrained(folder / "model").save_pretrained(folder / "own head")
+    before = model_of(folder / "own head").state_dict()
+    assert not torch.equal(before["lm_head.weight"], before["model.embed_tokens.weight"])
+    run(program, folder, "kept head", "--steps=1", "--every=1", "--lr=0", model="own head")
+    assert same_weights(folder / "kept head/best", before)
+
+
+def test_a_loss_may_be_large(program):
+    assert program.perplexity(0.0) == 1 and program.perplexity(1e4) == float("inf")
+
+
 def test_wrong_chats_name_the_line(folder, program):
     (folder / "wrong.jsonl").write_text(json.dumps(chat("1", "2")) + '\n{"text": "x"}\n')
     with pytest.raises(SystemExit, match="wrong.jsonl:2: expected .*KeyError"):
@@ -356,6 +387,14 @@ def test_wrong_chats_name_the_line(folder, program):
     (folder / "unanswered.jsonl").write_text(f"{json.dumps(chat('1'))}\n{json.dumps(chat('1', '2'))}\n")
     with pytest.raises(SystemExit, match="expected at least 2 chats with an answer within 1024 tokens, got 1"):
         run(program, folder, "out", chats="unanswered.jsonl")
+
+
+def test_blank_lines_are_no_chats(folder, program):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model")
+    lines = (folder / "chats/train.jsonl").read_text()
+    (folder / "spaced.jsonl").write_text("\ufeff  \n" + lines.replace("\n", "\n \t\n"), encoding="utf-8")
+    plain, spaced = (program.read_chats(str(folder / name), tokenizer, 99) for name in ("chats/train.jsonl", "spaced.jsonl"))
+    assert plain == spaced and len(plain) == 60
 
 
 def test_chats_come_from_datasets_too(folder, program):

@@ -346,13 +346,97 @@ def test_recomputed_dropout_in_half_precision(options, autocast):
     check([Dropping(**options) for _ in range(3)], autocast=autocast)
 
 
-def test_a_reentrant_checkpoint_is_refused():
+def test_the_backward_of_a_reentrant_checkpoint_stays_whole():
     class Reentrant(nn.Linear):
         def forward(self, x):
             return checkpoint(super().forward, x, use_reentrant=True)
 
+    check([nn.Linear(16, 16), Reentrant(16, 16), Reentrant(16, 16)])
+
+    parts = [nn.Linear(16, 16), Reentrant(16, 16)]
+    parts[1].weight.register_post_accumulate_grad_hook(lambda p: None)
     with pytest.raises(rrfp.Error, match="use_reentrant=False"):
-        train([nn.Linear(16, 16), Reentrant(16, 16)], [rows(0)], {})
+        train(parts, [rows(0)], WAYS["split"])
+
+
+class Product(nn.Module):
+    """Uses what arrives in several matrix products."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x):
+        x = x.float()
+        return x + self.a(x) * self.b(x) + self.c(x)
+
+
+@pytest.mark.parametrize("passed", [lambda x: x, lambda x: (x,)], ids=["alone", "in a tuple"])
+def test_an_input_that_autocast_casts_several_times(passed):
+    class Passing(Product):
+        def forward(self, x):
+            return passed(super().forward(x))
+
+    torch.manual_seed(1)
+    check([Passing(), Passing(), Product()], autocast=torch.bfloat16)
+
+
+class Conjugates(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 16, dtype=torch.complex64) / 4)
+
+    def forward(self, x):
+        return torch.view_as_real(x.cfloat() @ self.weight.conj()).sum(-1)
+
+
+class Head(nn.Module):
+    """An embedding with sparse gradients, in some microbatches beside dense ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(16, 16, sparse=True)
+
+    def forward(self, x):
+        y = x + self.embedding((x[:, 0].abs() * 8).long().clamp(max=15))
+        return y + y @ self.embedding.weight if bool(x[0, 1] > 0) else y
+
+
+@pytest.mark.parametrize("part", [Conjugates, Head])
+def test_gradients_of_other_kinds_are_added_as_torch_does(part):
+    torch.manual_seed(1)
+    check([part(), part()], optimizer=lambda parameters: torch.optim.SGD(parameters, 0.1))
+
+
+def test_a_loss_that_draws_changes_no_other_numbers():
+    def loss(output, target):
+        return loss_fn(output, target * torch.rand(len(target), 1))
+
+    class Dropping(nn.Linear):
+        def forward(self, x):
+            return nn.functional.dropout(super().forward(x), 0.3)
+
+    torch.manual_seed(1)
+    begin = [Dropping(16, 16) for _ in range(3)]
+    plain, batches = twin(begin), [rows(step) for step in range(3)]
+
+    def around(step, mb, stage):
+        keyed_loss.at = (4, step, mb, 3)
+        return rrfp.keyed_generator(4, step, mb, stage)
+
+    def keyed_loss(output, target):
+        with rrfp.keyed_generator(*keyed_loss.at):
+            return loss(output, target)
+
+    expected = train_plainly(plain, keyed_loss, batches, 4, around=around)
+    for way, settings in WAYS.items():
+        parts, losses = twin(begin), []
+        with rrfp.Pipeline(parts, loss, 4, optimizer=adam, settings=settings, seed=4) as pipe:
+            for x, y in batches:
+                losses.append([])
+                pipe.step(x, target=y, losses=losses[-1])
+        assert [[value.item() for value in of_step] for of_step in losses] == expected, way
+        assert equal(parts, plain), way
 
 
 def clip(parameter):

@@ -22,6 +22,8 @@ RUNS = [
     (4, {"hang_timeout_s": 45}, ["replicated_experts", "verdicts_that_differ"]),
     (2, {}, ["in_a_trainer", "reported", "refused", "raised", "disagreeing", "other_options", "other_kinds"]),
     (2, {}, ["interrupted"]),
+    (3, {}, ["among_others", "skipped", "cast_several_times", "hooks_of_modules"]),
+    (2, {"settings": JITTER}, ["reentrant", "cast_several_times"]),
 ]
 WRONG = (
     'Error: settings["jitter.compute"]: expected "none", "lognormal", "paper" or "lognormal+paper", got "none such"'

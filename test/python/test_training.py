@@ -283,6 +283,37 @@ def test_dropout_does_not_depend_on_order():
     assert torch.equal(before, torch.default_generator.get_state())
 
 
+def test_a_float16_loss_is_scaled_in_float16():
+    """As GradScaler scales it: 65536 is infinite there."""
+    loss_fn = lambda output, target: (1 - output * target.half()).clamp(min=0).mean()
+    plain, parts = mlp(2), mlp(2)
+    batches = [rows(step) for step in range(3)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    optimizers = [adam(part.parameters()) for part in plain]
+    skipped = []
+    for x, y in batches:
+        for inputs, target in zip(x.tensor_split(4), y.tensor_split(4)):
+            with torch.autocast("cpu", torch.float16):
+                loss = loss_fn(plain[1](plain[0](inputs)), target)
+            scaler.scale(loss / 4).backward()
+        before = scaler.get_scale()
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
+        is_finite = all(torch.isfinite(p.grad).all() for part in plain for p in part.parameters())
+        for optimizer in optimizers:
+            if is_finite:
+                scaler.step(optimizer)
+            optimizer.zero_grad()
+        scaler.update(before if is_finite else before / 2)
+        skipped.append(not is_finite)
+    assert skipped == [True, False, False]
+    settings = {"train.loss_scale": 2.0**16}
+    with rrfp.Pipeline(parts, loss_fn, 4, optimizer=adam, autocast=torch.float16, settings=settings) as pipe:
+        for x, y in batches:
+            pipe.step(x, target=y)
+    assert equal(parts, plain)
+
+
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_float16_with_an_overflow_equals_a_plain_loop_with_torchs_grad_scaler(stages):
     batches = rows_with_overflow()

@@ -246,6 +246,16 @@ def test_weights_that_transformers_renames_are_loaded(tmp_path, family):
             assert torch.equal(value, plain.get_parameter(part.name_of_parameter(name))), name
 
 
+def test_a_model_that_reaches_into_all_layers_is_loaded(tmp_path):
+    model = model_of("falcon_h1")
+    model.save_pretrained(tmp_path)
+    for part in [part.load() for part in rrfp.from_pretrained(tmp_path, 2)]:
+        for name, value in part.state_dict().items():
+            assert torch.equal(value, model.state_dict()[part.name_of_parameter(name)]), name
+        for name, value in part.named_buffers():
+            assert torch.equal(value, model.get_buffer(part.name_of_parameter(name))), name
+
+
 def test_errors_of_loading(tmp_path):
     model = make("llama")
     model.config.save_pretrained(tmp_path)

@@ -335,6 +335,7 @@ result<passed_step> training_loop::pass(step_purpose purpose, microbatch_counts 
   const auto at = summaries_.find(step);
   if (at == summaries_.end()) {
     if (!differs()) return failure();
+    summaries_.erase({other, number_of(id)});  // the next call may want a step of this name
     lock.unlock();
     const error why{fmt::format("expected {} with {} update, as the leading process has given",
                                 to_string(id), other == step_purpose::training ? "an" : "no")};

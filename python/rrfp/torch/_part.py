@@ -22,6 +22,12 @@ class Local:
         self.tensors = {}
 
 
+def _changes_forward(wrapper):
+    """Whether the forward of a DistributedDataParallel does more than that of its module."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return wrapper.mixed_precision is not None or any(getattr(wrapper, name) for name in hooks)
+
+
 class StagePart(Part):
     """A stage; gradients end up in `grad` of its parameters, reduced over data-parallel ranks."""
 
@@ -47,6 +53,11 @@ class StagePart(Part):
     def begin_step(self, step, trains):
         if getattr(self.stage.submod, "_comm_hooks", None):
             raise ValueError("DistributedDataParallel: expected no communication hook, because its reducer does not run")
+        if isinstance(self.stage.submod, DistributedDataParallel) and _changes_forward(self.stage.submod):
+            raise ValueError(
+                "DistributedDataParallel: expected hooks on the module inside and no mixed_precision, because the forward "
+                "of the wrapper does not run"
+            )
         self.begin(trains)
         self._step = step + self.steps_before
         self._has_contexts = bool(getattr(self.stage, "_forward_contexts", None))
@@ -80,10 +91,13 @@ class StagePart(Part):
             batch.outputs[mb] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
         if batch.loss_of is None:
             return [], None
-        loss = batch.loss_of(output, mb)
+        key = (self.seed, self._step, mb, self.stage.num_stages)
+        loss = self._draws.run(key, ("loss", self.module.training), batch.loss_of, (output, mb), {})
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             got = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise TypeError(f"loss_fn: expected a tensor of one element, got {got}")
+        if self.trains and torch.is_grad_enabled() and not loss.requires_grad:
+            raise RuntimeError("loss_fn: expected a loss that depends on a parameter which requires a gradient")
         batch.losses[mb] = loss.detach()
         return [loss], None
 

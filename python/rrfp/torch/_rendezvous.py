@@ -1,6 +1,7 @@
 """How the ranks of a pipeline find each other: through the store of torch.distributed."""
 
 import atexit
+import collections
 import contextlib
 import json
 import os
@@ -15,7 +16,22 @@ import torch.distributed as dist
 from .._errors import Error
 from .._modules import one_line
 
-_made = 0  # pipelines of this process, which all ranks make in the same order
+_made = collections.Counter()  # pipelines that this process has made with the same ranks
+
+
+def ranks_of_group(group):
+    return list(range(dist.get_world_size())) if group is None else dist.get_process_group_ranks(group)
+
+
+def next_number(kind, ranks):
+    """How often these ranks meet, this time included: they make their pipelines in the same order."""
+    _made[kind, tuple(ranks)] += 1
+    return _made[kind, tuple(ranks)]
+
+
+def _meeting(kind, ranks, number):
+    name = "-".join(map(str, ranks))
+    return dist.PrefixStore(f"rrfp/{kind}/{name}/{number}", dist.distributed_c10d._get_default_store())
 
 
 def _departures():
@@ -71,18 +87,19 @@ def telling_the_cause():
 class Rendezvous:
     """The ranks of one pipeline: those of its process group and of their agreement domains."""
 
-    def __init__(self, group, domain, stage_indices, options):
-        """`domain`: the global ranks that run the same tasks as this one, itself included. `options`: by name, those that
-        all ranks must give alike."""
-        global _made
-        _made += 1
-        self._store = dist.PrefixStore(f"rrfp/{_made}", dist.distributed_c10d._get_default_store())
+    def __init__(self, group, number, domain, stage_indices, options):
+        """`number`: next_number() of the group. `domain`: the global ranks that run the same tasks as this one, itself
+        included. `options`: by name, those that all ranks must give alike."""
         here = dist.get_rank()
+        stages = ranks_of_group(group)
         self.domain = sorted(domain)
-        mine = {"domain": self.domain, "stages": sorted(stage_indices), "host": socket.gethostname(), "options": options}
-        self._store.set(f"rank/{here}", json.dumps(mine))
-        stages = dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))
-        self.stages = [self._told(rank) for rank in stages]
+        mine = {"domain": self.domain, "number": next_number("domain", self.domain), "stages": sorted(stage_indices)}
+        mine |= {"host": socket.gethostname(), "options": options}
+        # The other ranks of a domain have groups of their own.
+        of_stages = _meeting("stages", stages, number)
+        for store in (of_stages, _of_domain(mine)):
+            store.set(f"rank/{here}", json.dumps(mine))
+        self.stages = [_told(of_stages, rank) for rank in stages]
         self.index = self.domain.index(here)
         for rank, told in zip(stages, self.stages):
             if len(told["domain"]) != len(self.domain) or told["domain"].index(rank) != self.index:
@@ -90,16 +107,19 @@ class Rendezvous:
                     f"domain: expected rank {rank} at place {self.index} of {len(self.domain)} ranks that run the "
                     f"same tasks, as rank {here}, got {told['domain']}"
                 )
-        self._ranks = sorted(rank for told in self.stages for rank in told["domain"])
-        self._check_options()
+        all_told = {rank: _told(_of_domain(told), rank) for told in self.stages for rank in told["domain"]}
+        self._ranks = sorted(all_told)
+        _check_options(all_told)
         self.size = len(stages) * len(self.domain)
         self.node = stages.index(here) * len(self.domain) + self.index
-        self._leader = self.stages[0]["domain"][0]
-        self.name = f"torch-{_made}-{self._leader}"
-        hosts = {self._told(rank)["host"] for rank in self._ranks}
+        first = self.stages[0]
+        self._leader = first["domain"][0]
+        self._store = _of_domain(first)
+        self.name = f"torch-{self._leader}-{first['number']}"
         if self.node == 0:
-            self._store.set(self._key("host"), "127.0.0.1" if len(hosts) == 1 else _own_address())
-            self._store.set(self._key("secret"), secrets.token_hex(32))
+            hosts = {told["host"] for told in all_told.values()}
+            self._store.set("host", "127.0.0.1" if len(hosts) == 1 else _own_address())
+            self._store.set("secret", secrets.token_hex(32))
         self.host = self._of_leader("host").decode()
 
     def key_file(self):
@@ -118,38 +138,43 @@ class Rendezvous:
                 _check_here(left, rank)
 
     def publish(self, port):
-        self._store.set(self._key("port"), str(port))
+        self._store.set("port", str(port))
 
     def find(self):
         return int(self._of_leader("port"))
 
-    def _check_options(self):
-        first, *others = self._ranks
-        for name, value in self._told(first)["options"].items():
-            for rank in others:
-                other = self._told(rank)["options"][name]
-                if json.dumps(other) != json.dumps(value):
-                    raise ValueError(f"{name}: expected {value!r} on rank {rank}, as on rank {first}, got {other!r}")
-
     def _of_leader(self, name):
-        return self._value(self._key(name), self._leader, 60, "open the pipeline")
+        return _value(self._store, name, self._leader, 60, "open the pipeline")
 
-    def _key(self, name):
-        return f"{self._leader}/{name}"
 
-    def _told(self, rank):
-        return json.loads(self._value(f"rank/{rank}", rank, self._store.timeout.total_seconds(), "reach its first step"))
+def _of_domain(told):
+    return _meeting("domain", told["domain"], told["number"])
 
-    def _value(self, key, rank, limit_s, action):
-        """What the rank sets under the key when it does the action."""
-        left = _departures()
-        until = time.monotonic() + limit_s
-        while not self._store.check([key]):
-            _check_here(left, rank)
-            if time.monotonic() > until:
-                raise Error(f"rank {rank} did not {action} within {limit_s:.0f} s")
-            time.sleep(0.01)
-        return self._store.get(key)
+
+def _told(store, rank):
+    return json.loads(_value(store, f"rank/{rank}", rank, store.timeout.total_seconds(), "reach its first step"))
+
+
+def _check_options(all_told):
+    (first, told), *others = sorted(all_told.items())
+    for name, value in told["options"].items():
+        for rank, its in others:
+            if json.dumps(its["options"][name]) != json.dumps(value):
+                raise ValueError(
+                    f"{name}: expected {value!r} on rank {rank}, as on rank {first}, got {its['options'][name]!r}"
+                )
+
+
+def _value(store, key, rank, limit_s, action):
+    """What the rank sets under the key when it does the action."""
+    left = _departures()
+    until = time.monotonic() + limit_s
+    while not store.check([key]):
+        _check_here(left, rank)
+        if time.monotonic() > until:
+            raise Error(f"rank {rank} did not {action} within {limit_s:.0f} s")
+        time.sleep(0.01)
+    return store.get(key)
 
 
 def _own_address():

@@ -15,7 +15,7 @@ from .._rank import Kept
 from .._settings import called, check_flag, check_settings, with_whole_tasks
 from ._domain import mesh_finder, ranks_of
 from ._part import Local, StagePart
-from ._rendezvous import Rendezvous
+from ._rendezvous import Rendezvous, next_number, ranks_of_group
 from ._watch import WatchedRank
 
 #: By the name of an option: the key of a job that it sets.
@@ -98,6 +98,7 @@ class ReadySchedule(PipelineScheduleMulti):
             raise ValueError(f"split_backward: expected True, False or 'auto', got {split_backward!r}")
         device = _device_of(stages)
         _check_shares_nothing(stages)
+        _check_is_chain(stages)
         if any(stage.dw_builder is not None for stage in stages):
             raise ValueError("stages: expected no dw_builder: W is found in the graph of the forward")
         if policy not in _runtime.policies():
@@ -108,6 +109,10 @@ class ReadySchedule(PipelineScheduleMulti):
         else:
             others = {}
             self._backward_requires_autograd = backward_requires_autograd
+        for name, value, kind in (("args_chunk_spec", args_chunk_spec, (list, tuple)), ("kwargs_chunk_spec", kwargs_chunk_spec, dict)):
+            if value is not None and not isinstance(value, kind):
+                raise ValueError(f"{name}: expected a {'dict' if kind is dict else 'tuple'}, got {value!r}")
+        ranks_of_stages = [stage.stage_index_to_group_rank for stage in stages]
         super().__init__(
             stages,
             n_microbatches,
@@ -118,9 +123,12 @@ class ReadySchedule(PipelineScheduleMulti):
             scale_grads=scale_grads,
             **others,
         )
+        for stage, ranks in zip(stages, ranks_of_stages):  # of another schedule that has these stages, too
+            stage.stage_index_to_group_rank = ranks
         self._domain = domain
         self._forwards_in_order = forwards_in_order
         self._seed, self._first_step = seed, first_step
+        self._number = next_number("stages", ranks_of_group(stages[0].group))
         self._local = Local(device, {stage.stage_index for stage in stages})
         self._parts = [
             StagePart(stage, self._local, split_backward, gradient_order == "exact", mesh_finder(stage.submod))
@@ -133,6 +141,7 @@ class ReadySchedule(PipelineScheduleMulti):
         self._runtime = None
         self._raised = None  # the last error of the runtime
         self._place = None
+        self._is_closed = False
         self.last = None  #: figures of the last step: its number, duration in ms, and bubble
 
     def step(
@@ -205,6 +214,7 @@ class ReadySchedule(PipelineScheduleMulti):
     def close(self):
         """Leaves the pipeline; all ranks call it after their last step. Otherwise the others report a lost rank, and the
         threads and connections stay until the program ends."""
+        self._is_closed = True
         if self._runtime is not None:
             runtime, self._runtime = self._runtime, None
             try:
@@ -218,6 +228,8 @@ class ReadySchedule(PipelineScheduleMulti):
     def _batch(self, args, kwargs, target, arg_mbs, kwarg_mbs, target_mbs, loss_kwargs, losses):
         n = None  # not known without inputs
         given = {"arg_mbs": arg_mbs, "kwarg_mbs": kwarg_mbs, "target_mbs": target_mbs}
+        if losses is not None and not isinstance(losses, list):
+            raise TypeError(f"losses: expected a list, got {type(losses).__name__}")
         if any(value is not None for value in given.values()):
             if args or kwargs or target is not None:
                 raise ValueError("step(): expected whole or split inputs, got both")
@@ -270,7 +282,7 @@ class ReadySchedule(PipelineScheduleMulti):
     # ---- opening
 
     def _check_not_closed(self):
-        if self._runtime is None and self._place is not None:
+        if self._is_closed or self._runtime is None and self._place is not None:
             raise Error("the pipeline is closed")
 
     def _open(self):
@@ -282,7 +294,7 @@ class ReadySchedule(PipelineScheduleMulti):
         ranks = ranks_of(self._domain, [stage.submod for stage in self._stages])
         own = [stage.stage_index for stage in self._stages]
         alike = {"n_microbatches": self._n_microbatches, **self._options}
-        self._place = place = Rendezvous(self._stages[0].group, ranks, own, alike)
+        self._place = place = Rendezvous(self._stages[0].group, self._number, ranks, own, alike)
         placement = _placement_of([told["stages"] for told in place.stages], self._num_stages)
         self.stage_index_to_group_rank = {
             index: rank for rank, told in enumerate(place.stages) for index in told["stages"]
@@ -367,6 +379,19 @@ def _check_shares_nothing(stages):
                     f"stages: stages {owner[id(p)].stage_index} and {stage.stage_index} share the parameter '{name}': "
                     "expected a copy in each, whose gradients the program adds"
                 )
+
+
+def _check_is_chain(stages):
+    """Of stages that torch's pipeline() has traced."""
+    info = getattr(stages[0], "pipe_info", None)
+    nodes = [node for node in info.graph.nodes if node.op == "call_module"] if info else []
+    for index, node in enumerate(nodes):
+        for given in node.all_input_nodes:
+            source = given.args[0] if given.op == "call_function" else given  # an element of its outputs
+            taken = nodes.index(source) if source in nodes else -1  # an argument of the model
+            if taken != index - 1:
+                name = f"an output of stage {taken}" if taken >= 0 else "an argument of the model"
+                raise ValueError(f"stages: expected a chain, but stage {index} takes {name} ('{given.name}')")
 
 
 def _placement_of(stages, total):
