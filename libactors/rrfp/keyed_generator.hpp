@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -83,23 +84,36 @@ class generator_loan {
   std::vector<at::Tensor> states_;
 };
 
-/// Runs the forwards of one part: within a keyed_generator, but without one if the first forward of
-/// its kind (training or not) drew nothing. Not thread-safe.
+/// Runs the forwards and losses of one part, each within a keyed_generator. One whose first run of
+/// its kind drew nothing runs without, unless another part in this process draws: then it may still
+/// begin to draw, which must not change the numbers of the other. Not thread-safe.
 class keyed_draws {
  public:
+  keyed_draws() = default;
+  keyed_draws(const keyed_draws&) = delete;
+  keyed_draws& operator=(const keyed_draws&) = delete;
+  ~keyed_draws() {
+    if (is_counted_) --count_drawing();
+  }
+
   template <class Work>
-  auto run(const draw_key& key, at::Device device, bool training, Work work) {
+  auto run(const draw_key& key, at::Device device, bool training, Work work, bool is_loss = false) {
     const forward_scope inside;
-    auto& draws = draws_[training ? 1 : 0];
-    if (draws == false) return work();
+    auto& draws = draws_[(training ? 1 : 0) + (is_loss ? 2 : 0)];
+    if (draws == false && count_drawing() == (is_counted_ ? 1 : 0)) return work();
     const keyed_generator generator{key, device};
     auto result = work();
     if (!draws) draws = generator.was_used();
+    if (*draws && !std::exchange(is_counted_, true)) ++count_drawing();
     return result;
   }
 
  private:
-  std::array<std::optional<bool>, 2> draws_;
+  /// Of this process: the objects whose runs have drawn.
+  static std::atomic<int>& count_drawing();
+
+  std::array<std::optional<bool>, 4> draws_;
+  bool is_counted_ = false;
 };
 
 }  // namespace rrfp

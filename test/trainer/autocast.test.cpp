@@ -3,6 +3,7 @@
 #include <limits>
 
 #include <ATen/autocast_mode.h>
+#include <fmt/format.h>
 
 #include "small_model.hpp"
 
@@ -114,6 +115,55 @@ TEST_CASE("autocast with a loss scale equals that of a plain loop, overflow incl
       }
     }
   }
+}
+
+TEST_CASE("an input that autocast casts several times has the gradient of a plain loop") {
+  const auto product_of = [](std::int64_t index) {
+    stage s;
+    for (std::int64_t i = 0; i < 2; ++i)
+      s.parameters.emplace_back(fmt::format("{}.{}", index, i), weight_of(2 * index + i));
+    s.forward = [w = s.parameters](const at::Tensor& input) {
+      const auto x = input.to(at::kFloat);
+      return x + at::linear(x, w[0].second) * at::linear(x, w[1].second);
+    };
+    return s;
+  };
+  std::vector<stage> parts{product_of(0), product_of(1), product_of(2)};
+  std::vector<stage> plain{product_of(0), product_of(1), product_of(2)};
+  auto j = job_of("[jitter]\ncompute = \"lognormal\"\n");
+  j.pipeline.stages = 3;
+  j.train.momentum = 0;
+  auto options = small_options();
+  options.autocast = at::kBFloat16;
+  options.make_stage = [&](const stage_place& at) { return parts[at.index]; };
+  auto p = pipeline::open(j, options).value();
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    const auto b = batch_of(step);
+    REQUIRE(p->step(b).ok());
+    const auto xs = at::tensor_split(b.inputs, microbatches),
+               ys = at::tensor_split(b.targets, microbatches);
+    for (std::size_t i = 0; i < xs.size(); ++i) {
+      at::autocast::set_autocast_enabled(at::kCPU, true);
+      at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+      at::autocast::increment_nesting();
+      auto x = xs[i].clone();
+      for (const auto& part : plain) x = part.forward(x);
+      const auto l = square_loss(x, ys[i].clone());
+      at::autocast::decrement_nesting();
+      at::autocast::clear_cache();
+      at::autocast::set_autocast_enabled(at::kCPU, false);
+      (l / static_cast<double>(rows)).backward();
+    }
+    const at::NoGradGuard no_grad;
+    for (auto& part : plain)
+      for (auto& [_, w] : part.parameters) {
+        w.add_(w.grad(), -0.01);
+        w.mutable_grad().reset();
+      }
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    for (std::size_t n = 0; n < 2; ++n)
+      CHECK(at::equal(parts[i].parameters[n].second, plain[i].parameters[n].second));
 }
 
 TEST_CASE("a training whose gradient is never finite ends") {

@@ -83,4 +83,9 @@ bool keyed_generator::was_used() const {
   });
 }
 
+std::atomic<int>& keyed_draws::count_drawing() {
+  static std::atomic<int> count = 0;
+  return count;
+}
+
 }  // namespace rrfp

@@ -127,8 +127,13 @@ class stage_chunk final : public compute::stage_module {
     if (!out.defined()) throw std::runtime_error("forward returned no tensor");
     if (in.keep_output) in.keep_output(out);
     const auto loss = with_context(
-        "loss", "the output " + describe(out) + " and the target " + describe(in.targets),
-        [&] { return loss_.function(out, in.targets); });
+        "loss", "the output " + describe(out) + " and the target " + describe(in.targets), [&] {
+          // As a part after the last one.
+          const draw_key of_loss{seed_, number_of(in.step), in.mb.value(), part_ + 1};
+          return draws_.run(
+              of_loss, device, in.training, [&] { return loss_.function(out, in.targets); },
+              /*is_loss=*/true);
+        });
     if (!loss.defined() || !loss.is_floating_point() || loss.dim() != 0)
       throw std::runtime_error("the loss is " + describe(loss) +
                                ", expected a float scalar: the sum over the microbatch");

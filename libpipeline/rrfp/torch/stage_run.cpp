@@ -190,7 +190,12 @@ at::Tensor stage_compute::forward(const task& t, at::Tensor input, forward_pass 
   RRFP_CHECK((is_first || is_again) != input.defined(), "every chunk but the first gets its input");
   if (input.defined()) {
     mb.input = meter_.take_in(aligned(std::move(input)));
-    if (is_training()) mb.input.requires_grad_();
+    if (is_training()) {
+      // A view: of another leaf, autocast keeps the cast, as of a weight, and adds the gradients of
+      // its uses in the lower precision. In a plain loop this tensor is no leaf.
+      const at::NoGradGuard no_grad;
+      mb.input = mb.input.view_as(mb.input).requires_grad_();
+    }
   }
   if (pass != forward_pass::early)
     mb.stash.reset(c10::make_intrusive<weight_stash>(&meter_).release());
