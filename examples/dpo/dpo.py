@@ -97,13 +97,14 @@ def main():
         for step in range(given.steps):
             batch = list(microbatches_of(pairs_of_step(step), given.tokens))
             pipe.step_microbatches(batch, target_mbs=batch, return_outputs=False)
-            if (step + 1) % 10 == 0:
+            if (step + 1) % 10 == 0 and pipe.leads:
                 print(f"step {step + 1}: loss {pipe.last.loss:.6f}, {len(batch)} microbatches", flush=True)
         # A forward alone: how often the policy prefers the accepted answer of pairs that it has not seen.
         held_out = list(microbatches_of(pairs_of_step(10**6, 64), given.tokens))
         outputs = pipe.eval_microbatches(held_out, target_mbs=held_out)
-    right = torch.cat([margins(output, ids) > 0 for output, ids in zip(outputs, held_out)])
-    print(f"held out: {right.float().mean():.1%} of {len(right)} pairs, loss {pipe.last.loss:.6f}")
+    if outputs:  # of the last part, in its process
+        right = torch.cat([margins(output, ids) > 0 for output, ids in zip(outputs, held_out)])
+        print(f"held out: {right.float().mean():.1%} of {len(right)} pairs, loss {pipe.last.loss:.6f}")
 
 
 if __name__ == "__main__":

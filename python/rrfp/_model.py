@@ -247,6 +247,20 @@ class Model:
         return part
 
 
+def _tied_parameter_of(module):
+    """Its own, or that of a part inside it that is trained."""
+    if hasattr(module, "tied_parameter"):
+        return module.tied_parameter
+    inside = []
+    for prefix, part in module.named_modules():
+        name = getattr(part, "tied_parameter", "")
+        if name and part.get_parameter(name).requires_grad:
+            inside.append(f"{prefix}.{name}")
+    if len(inside) > 1:
+        raise ValueError(f"tied_parameter: expected one in a part, got those of {' and '.join(inside)}")
+    return inside[0] if inside else ""
+
+
 class ModelPart(Part):
     """A part of the model in this process."""
 
@@ -264,17 +278,23 @@ class ModelPart(Part):
         self._step = 0
         self._draws = Draws(device)
         self._is_checked = False
-        tied = getattr(module, "tied_parameter", "")
-        self.name_of = getattr(
-            module, "name_of_parameter", lambda name: "tied" if name == tied else f"{index}.{name}"
-        )
-        if tied and tied not in dict(module.named_parameters()):
+        inner = getattr(module, "_orig_mod", module)  # of torch.compile(), which passes on attributes, but not the names
+        self._tied_parameter = tied = _tied_parameter_of(inner)
+        named = getattr(inner, "name_of_parameter", lambda name: "tied" if name == tied else f"{index}.{name}")
+        self.name_of = lambda name: named(name.replace("_orig_mod.", ""))
+        names = {name for name, _ in inner.named_parameters()}
+        if tied and tied not in names:
             raise ValueError(f"tied_parameter: expected the name of a parameter of the part, got {tied!r}")
         if tied and count > 1:
             self.tied = self.name_of(tied)
+        whole = getattr(inner, "whole_parameters", ())
+        if wrong := [name for name in whole if name not in names]:
+            raise ValueError(f"whole_parameters: expected names of parameters of the part, got {wrong[0]!r}")
+        #: Names of the parameters that each tensor-parallel rank has whole.
+        self.whole = set(map(self.name_of, whole))
         if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
             raise TypeError("expected a module in Python, got one of torch.jit, whose second run may have other bits than the first")
-        parameters = inspect.signature(module.forward).parameters.values()
+        parameters = inspect.signature(inner.forward).parameters.values()
         self.positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self.keywords = {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
         self.takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
@@ -292,7 +312,7 @@ class ModelPart(Part):
         return [self.name_of(name) for name, _ in self.module.named_parameters()]
 
     def text_of_tied(self):
-        value = self.module.get_parameter(self.module.tied_parameter)
+        value = getattr(self.module, "_orig_mod", self.module).get_parameter(self._tied_parameter)
         return f"{shape_of(value)}{'' if value.requires_grad else ', frozen'}"
 
     def look_for_hooks(self):

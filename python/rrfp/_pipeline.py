@@ -352,6 +352,8 @@ class Pipeline:
 
         It has the stages of this process; after finish() in the leading process, those of all.
         """
+        if step is not None and (isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 2**63):
+            raise ValueError(f"step: expected the number of a step, or None, got {step!r}")
         return Timeline(self._call(lambda: self._pipeline.timeline(step)))
 
     def write_trace(self, path):

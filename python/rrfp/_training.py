@@ -172,8 +172,9 @@ class TrainingRank(Rank):
         self._join_local_tie()
         self._unscale()
         places, squares = [], []
-        for p, _, side, at in self._parameters:
-            if p.grad is not None and side != _copy:
+        elsewhere = set().union(*(part.whole for part in self.parts)) if self.group is not None and self.group.rank else ()
+        for p, name, side, at in self._parameters:
+            if p.grad is not None and side != _copy and name not in elsewhere:
                 places.append(at)
                 squares.append(real(p.grad).to(torch.float64).square().sum())
         return list(zip(places, torch.stack(squares).tolist())) if squares else []

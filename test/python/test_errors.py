@@ -284,6 +284,49 @@ def test_a_wrong_tie_is_refused(first, last, expected):
     assert raised.value.kind == "bad_input"
 
 
+def test_tied_parameters_inside_a_part_that_names_none():
+    class Tied(torch.nn.Linear):
+        tied_parameter = "weight"
+
+    class Around(torch.nn.Module):
+        def __init__(self, *inner):
+            super().__init__()
+            self.inner = torch.nn.ModuleList(inner)
+
+        def forward(self, x):
+            for one in self.inner:
+                x = one(x)
+            return x
+
+    first, last = (Around(torch.nn.Linear(16, 16), Tied(16, 16)) for _ in range(2))
+    last.inner[1].weight.data.copy_(first.inner[1].weight.data)
+    with rrfp.Pipeline([first, last], torch.nn.functional.mse_loss, n_microbatches=4, optimizer=adam) as pipe:
+        for step in range(2):
+            x, y = rows(step)
+            pipe.step(x, target=y)
+    assert torch.equal(first.inner[1].weight, last.inner[1].weight)
+    several = Around(Tied(16, 16), Tied(16, 16))
+    with pytest.raises(rrfp.Error, match="tied_parameter: expected one in a part, got those of inner.0.weight and inner.1"):
+        rrfp.Pipeline([several, last], torch.nn.functional.mse_loss, n_microbatches=4, optimizer=adam)
+    for part in several.inner:
+        part.requires_grad_(False)
+
+
+def test_sparse_gradients_of_tied_parameters_are_refused():
+    class Words(torch.nn.Embedding):
+        tied_parameter = "weight"
+
+    class Head(torch.nn.Linear):
+        tied_parameter = "weight"
+
+    words, head = Words(5, 16, sparse=True), Head(16, 5, bias=False)
+    head.weight.data.copy_(words.weight.data)
+    ids = torch.arange(24) % 5
+    with pytest.raises(rrfp.Error, match="tied_parameter: expected a dense gradient, got one of layout torch.sparse_coo"):
+        with rrfp.Pipeline([words, head], torch.nn.functional.cross_entropy, n_microbatches=4, optimizer=adam) as pipe:
+            pipe.step(ids, target=ids)
+
+
 def test_copies_of_a_tied_parameter_with_other_values_are_refused():
     parts = [WithTie("weight"), WithTie("weight")]
     with pytest.raises(rrfp.Error, match="tied_parameter: expected two copies with the same values, got different ones"):

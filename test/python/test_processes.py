@@ -8,7 +8,8 @@ import sys
 
 import pytest
 import torch
-from cases import CASES, PROCESSES
+from cases import CASES, PROCESSES, Divided, OneOfTwo
+from models import rows
 from network import address, free_port, needs_network, run_nodes
 from warm import PYTHON
 
@@ -63,6 +64,33 @@ def ends_of_two(folder, what):
     errors = [process.communicate(timeout=120)[1] for process in processes]
     assert not list(folder.iterdir())
     return [process.returncode for process in processes], errors
+
+
+def test_parameters_that_all_ranks_have_whole_count_once_in_the_norm(tmp_path):
+    program = tmp_path / "norm.py"
+    program.write_text(
+        "import os, sys\n"
+        f"sys.path.insert(0, {str(FOLDER)!r})\n"
+        "import rrfp, torch\n"
+        "from cases import Divided\n"
+        "from models import adam, rows\n"
+        "x, y = rows(0)\n"
+        "mse = torch.nn.functional.mse_loss\n"
+        "with rrfp.Pipeline(lambda i, n, group: Divided(i, group), mse, 6, optimizer=adam, settings={'pipeline.tp': 2}) as pipe:\n"
+        "    pipe.step(x, target=y)\n"
+        "    print('norm', repr(pipe.last.gradient_norm))\n"
+    )
+    launch = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)]
+    done = subprocess.run(launch, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    halves = [Divided(0, OneOfTwo(rank)) for rank in range(2)]
+    for inputs, target in zip(*(t.tensor_split(6) for t in rows(0))):
+        inner = [torch.tanh(torch.nn.functional.linear(inputs, half.up)) for half in halves]
+        output = sum(torch.nn.functional.linear(h, half.down) for h, half in zip(inner, halves)) + halves[0].bias
+        (torch.nn.functional.mse_loss(output, target) / 6).backward()
+    expected = torch.cat([p.grad.flatten() for half in halves for p in half.parameters() if p.grad is not None]).norm()
+    norms = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("norm")]
+    assert norms == pytest.approx([expected.item()] * 2, rel=1e-5)
 
 
 def test_a_killed_process_ends_the_others_with_its_name(tmp_path):

@@ -146,6 +146,20 @@ def test_a_tied_head_stays_equal_to_the_embedding():
     assert torch.equal(parts[1].model.lm_head.weight, model.get_input_embeddings().weight)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_compiled_parts_keep_arguments_names_and_ties(tied):
+    def run(prepare):
+        parts, losses = [prepare(part) for part in rrfp.from_transformers(make("llama", tie_word_embeddings=tied), 2)], []
+        with rrfp.Pipeline(parts, loss_fn, n_microbatches=4, optimizer=adam) as pipe:
+            for step in range(2):
+                mask = (torch.arange(12) >= torch.arange(8)[:, None]).long()
+                losses.append([])
+                pipe.step(ids_of(step), attention_mask=mask, target=ids_of(step), losses=losses[-1])
+            return [[loss.item() for loss in step] for step in losses], pipe.state_dict().keys()
+
+    assert run(lambda part: torch.compile(part, backend="eager")) == run(lambda part: part)
+
+
 def test_names_are_those_of_the_whole_model():
     model = make("qwen3")
     names = [

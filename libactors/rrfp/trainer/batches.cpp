@@ -8,13 +8,14 @@ namespace rrfp {
 result<std::vector<compute::microbatch>> cut(
     const batch& rows, std::int64_t count,
     const std::function<std::int64_t(const at::Tensor&)>& count_of) {
-  std::vector<compute::microbatch> all(static_cast<std::size_t>(count));
+  std::vector<compute::microbatch> all;
   if (count == 0) return all;
   const auto share = [&](const char* name, const at::Tensor& whole, auto assign) -> status {
     if (!whole.defined()) return success();
     if (whole.dim() == 0 || whole.size(0) < count)
       return error{fmt::format("batch.{}: expected at least {} rows, one per microbatch, got {}",
                                name, count, whole.dim() == 0 ? 0 : whole.size(0))};
+    all.resize(static_cast<std::size_t>(count));
     const auto parts = at::tensor_split(whole, count, 0);
     // Copies, so that each part has the alignment of libtorch's allocator.
     for (std::size_t i = 0; i < all.size(); ++i)
@@ -33,6 +34,7 @@ result<std::vector<compute::microbatch>> cut(
     mb.targets = std::move(part);
   });
   if (!targets) return targets.failure();
+  all.resize(static_cast<std::size_t>(count));  // there is neither in a process between
   return all;
 }
 
@@ -49,7 +51,9 @@ status check_microbatches(const std::vector<compute::microbatch>& all, needed_pa
     if (mb.tokens < 0)
       return error{
           fmt::format("microbatch {}: expected a count of 0 or more, got {}", i, mb.tokens)};
-    counted += mb.tokens;
+    if (__builtin_add_overflow(counted, mb.tokens, &counted))
+      return error{fmt::format("microbatch {}: expected counts whose sum is below 2^63, got {}", i,
+                               mb.tokens)};
   }
   if (needed.targets && counted == 0)
     return error{"batch: expected targets that count, got a count of 0 in all microbatches"};

@@ -81,9 +81,17 @@ model_parts::chunk model_parts::make(const pipeline_shape& shape, virtual_stage_
   auto made = make_by_user(shape, place);
   if (!made) return made;
   if (place.is_last()) *made = keep_outputs(std::move(*made), place, data_);
-  for (const auto& p : (*made)->parameters())
+  for (const auto& p : (*made)->parameters()) {
     if (p.tied == compute::tie::none)
       if (auto added = owners_.add(place.index, p.name); !added) return added.failure();
+    const auto own = std::pair{place.index, p.name};
+    const auto [found, is_new] = names_.try_emplace(p.value.unsafeGetTensorImpl(), own);
+    if (!is_new && found->second != own)
+      return error{
+          fmt::format("part {}: the parameter '{}' is the tensor of '{}' of part {}, too: "
+                      "expected a tensor for each",
+                      own.first, own.second, found->second.second, found->second.first)};
+  }
   for (const auto& b : (*made)->buffers())
     if (auto added = owners_.add(place.index, b.name); !added) return added.failure();
   return made;

@@ -49,6 +49,8 @@ class model_parts {
   const std::uint64_t seed_;
   const std::shared_ptr<fed_source> data_;
   parameter_owners owners_;
+  /// By tensor: the part and the name of the parameter.
+  std::map<const at::TensorImpl*, std::pair<std::uint32_t, std::string>> names_;
 };
 
 }  // namespace rrfp

@@ -181,7 +181,9 @@ class stage_chunk final : public compute::stage_module {
   }
 
   bool learns(const compute::forward_input& in) const {
-    return !parameters_.empty() || in.input.requires_grad();
+    return in.input.requires_grad() ||
+           std::any_of(parameters_.begin(), parameters_.end(),
+                       [](const auto& p) { return p.value.requires_grad(); });
   }
 
   void check_output(const at::Tensor& out, const compute::forward_input& in) const {

@@ -73,8 +73,9 @@ at::Tensor stage_compute::backward(const task& t, at::Tensor gradient, bool fold
   if (config_.shape.is_last(chunk.vs)) {
     RRFP_CHECK(!gradient.defined(), "the last chunk takes its gradient from the loss");
     // d(mean over the tokens of the step) / d(sum over the tokens of this microbatch)
-    gradient = at::full({}, scaler_.scale() / static_cast<double>(step_tokens_),
-                        at::TensorOptions{}.device(config_.device));
+    gradient =
+        at::full({}, scaler_.scale(), at::TensorOptions{mb.loss_type}.device(config_.device)) /
+        static_cast<double>(step_tokens_);
   } else {
     RRFP_CHECK(gradient.defined(), "a B needs the gradient of its output");
     gradient = meter_.take_in(aligned(std::move(gradient)));

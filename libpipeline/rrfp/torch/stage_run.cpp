@@ -218,6 +218,7 @@ at::Tensor stage_compute::forward(const task& t, at::Tensor input, forward_pass 
   if (is_again) return {};
   if (config_.shape.is_last(chunk.vs)) {
     record_loss(t, out, batch.text().tokens);
+    mb.loss_type = out.scalar_type();
     return {};
   }
   out = owned(out.detach().contiguous(), memory_of(mb.input));

@@ -45,6 +45,7 @@ struct in_flight {
   /// Root of the backward graph. The output itself is not kept: its memory belongs to the
   /// neighbour.
   torch::autograd::Edge root;
+  at::ScalarType loss_type = at::kFloat;
   std::unique_ptr<weight_stash, stash_release> stash;
   /// Operators other than linear() and embedding() use a matrix.
   bool has_ordinary_matrix = false;

@@ -159,6 +159,8 @@ void weight_stash::deliver(slot s, at::Tensor gradient) {
 }
 
 void weight_stash::add(const at::Tensor& weight, at::Tensor gradient) {
+  TORCH_CHECK(gradient.layout() == at::kStrided, "the gradient of a parameter of ", weight.sizes(),
+              " has the layout ", gradient.layout(), ": expected a dense one");
   auto& total = weight.mutable_grad();
   if (total.defined()) {
     total.add_(gradient);

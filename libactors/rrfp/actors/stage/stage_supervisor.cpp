@@ -164,7 +164,9 @@ void stage_supervisor::on_launch_done(const launch_done& m) {
     context_->setup.trace->add(task_record{
         replica_, stage_, m.rank, m.step, m.launched, ledger_.decided_at(m.launched.seq).value(),
         m.begin, m.end, m.delay, core_.memory(), m.held_bytes, m.device_memory});
-  counters_.tasks[static_cast<std::size_t>(m.launched.what.kind)].observe(m.end - m.begin);
+  // The backwards of an evaluation do nothing.
+  if (const auto kind = m.launched.what.kind; kind == task_kind::forward || !is_evaluation(m.step))
+    counters_.tasks[static_cast<std::size_t>(kind)].observe(m.end - m.begin);
   request_decision();
 }
 
