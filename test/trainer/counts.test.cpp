@@ -239,7 +239,9 @@ TEST_CASE("a number of microbatches that cannot be is refused in words, and the 
   };
   CHECK(refused({3, 2}) == "expected the microbatches of 1 replicas, got 2 counts");
   CHECK(refused({0}) == "expected at least 1 microbatch, got 0");
-  CHECK(refused({38}) == "batch.inputs: expected at least 38 rows, one per microbatch, got 37");
+  for (const auto n : {38U, 4'000'000'000U})
+    CHECK(refused({n}) == "batch.inputs: expected at least " + std::to_string(n) +
+                              " rows, one per microbatch, got 37");
   CHECK(p->step(std::vector<compute::microbatch>{}).message() ==
         "expected at least 1 microbatch, got 0");
   CHECK(p->step(batch_of(0)).ok());

@@ -1,6 +1,7 @@
 /// An error in a user's model ends the training at once, without a hang, and names the stage.
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <thread>
 
 #include "small_model.hpp"
@@ -52,6 +53,39 @@ TEST_CASE("an invalid job made by the program is refused with the key") {
              Contains("train.lr: expected a number >= 0, got -1.0"));
   CHECK_THAT(opened([](job::job& j) { j.source = "", j.dispatch.policy = "best"; }),
              Contains("the job: dispatch.policy: expected one of "));
+}
+
+TEST_CASE("a tensor under two names is refused, in one part and in two") {
+  auto options = small_options();
+  options.make_stage = [](const stage_place& at) {
+    auto s = part_at(at);
+    if (at.index == 1) s.parameters.emplace_back("again", s.parameters[0].second);
+    return s;
+  };
+  CHECK_THAT(refused(options),
+             Contains("the parameter 'again' is the tensor of 'layers.2' of part 1, too"));
+  options.make_stage = [shared = weight_of(0)](const stage_place& at) {
+    auto s = part_at(at);
+    s.parameters[0].second = shared;
+    return s;
+  };
+  CHECK_THAT(refused(options),
+             Contains("part 1: the parameter 'layers.2' is the tensor of 'layers.0' of part 0"));
+}
+
+TEST_CASE("a sparse gradient is refused in words") {
+  CHECK_THAT(
+      fails_with([](const stage_place&) {
+        stage s;
+        s.parameters.emplace_back("words", at::rand({4, width}).requires_grad_());
+        s.forward = [words = s.parameters[0].second](const at::Tensor& x) {
+          const auto ids = at::arange(x.size(0), at::kLong).remainder(4);
+          return x + at::embedding(words, ids, -1, false, /*sparse=*/true);
+        };
+        return s;
+      }),
+      Contains(
+          "the gradient of a parameter of [4, 16] has the layout Sparse: expected a dense one"));
 }
 
 TEST_CASE(
@@ -280,6 +314,8 @@ TEST_CASE("an invalid batch is refused, and the pipeline continues") {
   all[1].tokens = 2;
   all[3].tokens = -1;
   CHECK(p->step(all).message() == "microbatch 3: expected a count of 0 or more, got -1");
+  all[3].tokens = std::numeric_limits<std::int64_t>::max();
+  CHECK_THAT(p->step(all).message(), Contains("expected counts whose sum is below 2^63"));
   all[3].tokens = 0;
   all[4].targets = at::Tensor{};
   CHECK(p->step(all).message() ==
