@@ -60,7 +60,7 @@ class Draws:
     then it may still begin to draw, which must not change the numbers of the other.
     """
 
-    _all_drawing = weakref.WeakSet()
+    _drawing = ()  # weak references to those that have drawn; replaced under the turn, read without it
 
     def __init__(self, device=None):
         self._device = device
@@ -69,7 +69,7 @@ class Draws:
     def run(self, key, mode, call, args, kwargs):
         """`key`: (seed, step, microbatch, part)."""
         used = self._used.get(mode)
-        if used is False and not any(other is not self for other in self._all_drawing):
+        if used is False and not any(ref() not in (None, self) for ref in Draws._drawing):
             with inside:
                 return call(*args, **kwargs)
         with Generator(_runtime.key_of_draws(*key), self._device) as generator:
@@ -79,6 +79,6 @@ class Draws:
             if used is None:
                 after = [g.get_state() for g in generator._all]
                 self._used[mode] = not all(map(torch.equal, before, after))
-                if self._used[mode]:
-                    self._all_drawing.add(self)
+                if self._used[mode] and not any(ref() is self for ref in Draws._drawing):
+                    Draws._drawing = (*(ref for ref in Draws._drawing if ref() is not None), weakref.ref(self))
         return result

@@ -288,8 +288,9 @@ class Slot:
         if value is None:
             return False
         memory = _memory(value)
-        own = value.clone() if memory is not None and memory in lent else value
-        setattr(self.owner, self.name, _resolved(own))
+        own = _resolved(value.clone() if memory is not None and memory in lent else value)
+        if own is not value:
+            setattr(self.owner, self.name, own)
         return True
 
     def take(self):

@@ -57,7 +57,7 @@ def test_the_server_of_the_page_on_monitoring_gives_the_metrics_of_a_pipeline():
     assert samples["rrfp_steps_total"] == "1"
     assert float(samples["rrfp_loss"]) == pipe.last.loss
     assert re.search(r'^rrfp_stage_steps_total\{node="0",run="[^"]*",replica="0",stage="1"\} 1$', text, re.M)
-    assert len(set(re.findall(r"^# TYPE (\w+) ", text, re.M))) == 53
+    assert len(set(re.findall(r"^# TYPE (\w+) ", text, re.M))) == 54
     with pytest.raises(rrfp.Error, match="closed"):
         pipe.metrics()
 

@@ -84,13 +84,15 @@ model_parts::chunk model_parts::make(const pipeline_shape& shape, virtual_stage_
   for (const auto& p : (*made)->parameters()) {
     if (p.tied == compute::tie::none)
       if (auto added = owners_.add(place.index, p.name); !added) return added.failure();
-    const auto own = std::pair{place.index, p.name};
-    const auto [found, is_new] = names_.try_emplace(p.value.unsafeGetTensorImpl(), own);
-    if (!is_new && found->second != own)
+    auto* const tensor = p.value.unsafeGetTensorImpl();
+    const auto& [part, name] =
+        owner_of_.try_emplace(tensor, owner{{place.index, p.name}, p.value.getIntrusivePtr()})
+            .first->second.part_and_name;
+    if (part != place.index || name != p.name)
       return error{
           fmt::format("part {}: the parameter '{}' is the tensor of '{}' of part {}, too: "
                       "expected a tensor for each",
-                      own.first, own.second, found->second.second, found->second.first)};
+                      place.index, p.name, name, part)};
   }
   for (const auto& b : (*made)->buffers())
     if (auto added = owners_.add(place.index, b.name); !added) return added.failure();

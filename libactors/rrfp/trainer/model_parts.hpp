@@ -49,8 +49,11 @@ class model_parts {
   const std::uint64_t seed_;
   const std::shared_ptr<fed_source> data_;
   parameter_owners owners_;
-  /// By tensor: the part and the name of the parameter.
-  std::map<const at::TensorImpl*, std::pair<std::uint32_t, std::string>> names_;
+  struct owner {
+    std::pair<std::uint32_t, std::string> part_and_name;
+    c10::weak_intrusive_ptr<at::TensorImpl> tensor;  ///< so that no other one gets its address
+  };
+  std::map<const at::TensorImpl*, owner> owner_of_;
 };
 
 }  // namespace rrfp
