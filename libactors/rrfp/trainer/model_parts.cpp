@@ -84,9 +84,10 @@ model_parts::chunk model_parts::make(const pipeline_shape& shape, virtual_stage_
   for (const auto& p : (*made)->parameters()) {
     if (p.tied == compute::tie::none)
       if (auto added = owners_.add(place.index, p.name); !added) return added.failure();
-    auto* const tensor = p.value.unsafeGetTensorImpl();
     const auto& [part, name] =
-        owner_of_.try_emplace(tensor, owner{{place.index, p.name}, p.value.getIntrusivePtr()})
+        owner_of_
+            .try_emplace(p.value.unsafeGetTensorImpl(),
+                         owner{{place.index, p.name}, weak_tensor{p.value.getIntrusivePtr()}})
             .first->second.part_and_name;
     if (part != place.index || name != p.name)
       return error{

@@ -49,9 +49,10 @@ class model_parts {
   const std::uint64_t seed_;
   const std::shared_ptr<fed_source> data_;
   parameter_owners owners_;
+  using weak_tensor = c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>;
   struct owner {
     std::pair<std::uint32_t, std::string> part_and_name;
-    c10::weak_intrusive_ptr<at::TensorImpl> tensor;  ///< so that no other one gets its address
+    weak_tensor tensor;  ///< so that no other one gets its address
   };
   std::map<const at::TensorImpl*, owner> owner_of_;
 };
