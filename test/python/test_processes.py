@@ -78,7 +78,7 @@ def test_parameters_that_all_ranks_have_whole_count_once_in_the_norm(tmp_path):
         "mse = torch.nn.functional.mse_loss\n"
         "with rrfp.Pipeline(lambda i, n, group: Divided(i, group), mse, 6, optimizer=adam, settings={'pipeline.tp': 2}) as pipe:\n"
         "    pipe.step(x, target=y)\n"
-        "    print('norm', repr(pipe.last.gradient_norm))\n"
+        "    os.write(1, f'norm {pipe.last.gradient_norm!r}\\n'.encode())\n"  # at once, beside the other process
     )
     launch = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)]
     done = subprocess.run(launch, capture_output=True, text=True, timeout=120)
