@@ -193,16 +193,21 @@ def loss_sum(logits, targets):
     return torch.nn.functional.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
+def of_all_processes(value):
+    """What each process passes, by rank."""
+    values = [value] * WORLD
+    if WORLD > 1:
+        dist.all_gather_object(values, value)
+    return values
+
+
 def load(given):
     """All parts, of which those of this process have weights."""
     dtype = getattr(torch, given.dtype)
     parts = rrfp.from_pretrained(given.model, WORLD if WORLD > 1 else given.stages, dtype=dtype)
     own = {i: part.load() for i, part in enumerate(parts) if WORLD == 1 or i == RANK}
     of_own = {i: list(map(part.name_of_parameter, saved_tensors(part))) for i, part in own.items()}
-    of_all = [of_own] * WORLD
-    if WORLD > 1:
-        dist.all_gather_object(of_all, of_own)
-    names_of = {i: found for of_one in of_all for i, found in of_one.items()}
+    names_of = {i: found for of_one in of_all_processes(of_own) for i, found in of_one.items()}
     names, seen = [], set()  # of what is saved of each part; a tied head is saved once, with the embedding
     for i in range(len(parts)):
         names.append([name for name in names_of[i] if name not in seen])
@@ -242,9 +247,7 @@ def add_adapters(parts, given):
                 torch.nn.init.kaiming_uniform_(p, math.sqrt(5), generator=generator)
             if "lora_embedding_B" in name:
                 torch.nn.init.normal_(p, generator=generator)
-    of_all = [failures] * WORLD
-    if WORLD > 1:
-        dist.all_gather_object(of_all, failures)
+    of_all = of_all_processes(failures)
     if all(len(failures) == (len(parts) if WORLD == 1 else 1) for failures in of_all):
         sys.exit(f"--targets: nothing to train in {of_all[0][0]}")
     config.base_model_name_or_path = given.model
@@ -271,9 +274,7 @@ def save(out, best, parts, names, given, tokenizer, adapters):
     if adapters and not given.merge:
         name_of = lambda part, name: f"base_model.model.{part.name_of_parameter(name)}".replace(".default.", ".")
         own = {name_of(part, n): p.detach() for part in parts.values() for n, p in part.named_parameters() if "lora_" in n}
-        of_all = [own] * WORLD
-        if WORLD > 1:
-            dist.all_gather_object(of_all, own)
+        of_all = of_all_processes(own)
         if RANK == 0:
             whole = {name: value for own in of_all for name, value in own.items()}
             save_file(whole, folder / "adapter_model.safetensors", {"format": "pt"})

@@ -278,7 +278,8 @@ class ModelPart(Part):
         self._step = 0
         self._draws = Draws(device)
         self._is_checked = False
-        inner = getattr(module, "_orig_mod", module)  # of torch.compile(), which passes on attributes, but not the names
+        # Of torch.compile(), which passes on attributes, but not the names.
+        self._inner = inner = getattr(module, "_orig_mod", module)
         self._tied_parameter = tied = _tied_parameter_of(inner)
         named = getattr(inner, "name_of_parameter", lambda name: "tied" if name == tied else f"{index}.{name}")
         self.name_of = lambda name: named(name.replace("_orig_mod.", ""))
@@ -312,7 +313,7 @@ class ModelPart(Part):
         return [self.name_of(name) for name, _ in self.module.named_parameters()]
 
     def text_of_tied(self):
-        value = getattr(self.module, "_orig_mod", self.module).get_parameter(self._tied_parameter)
+        value = self._inner.get_parameter(self._tied_parameter)
         return f"{shape_of(value)}{'' if value.requires_grad else ', frozen'}"
 
     def look_for_hooks(self):

@@ -638,6 +638,7 @@ def _check_shares_nothing(parts):
 def _load_part(model, folder, part):
     """The model with the weights of the part alone, by the loader of transformers, which reads no others."""
     whole, anatomy = type(model), part.anatomy
+    outer, _, name_of_list = anatomy.layers.rpartition(".")
 
     class Loaded(whole):
         def __init__(self, config, *args, **kwargs):
@@ -652,8 +653,7 @@ def _load_part(model, folder, part):
             else:
                 self.all_tied_weights_keys = {}
 
-            outer, _, name = anatomy.layers.rpartition(".")
-            _initialize_present(self.get_submodule(outer), name)
+            _initialize_present(self.get_submodule(outer), name_of_list)
 
     Loaded.__name__, Loaded.__qualname__, Loaded.__module__ = whole.__name__, whole.__qualname__, whole.__module__
     with _quiet_loader():
@@ -667,7 +667,7 @@ def _load_part(model, folder, part):
     for name in sorted(names & set(info["missing_keys"])):
         raise KeyError(f"{folder}: expected a tensor {name}, found none")
     loaded.__class__ = whole
-    loaded.get_submodule(anatomy.layers.rpartition(".")[0]).__dict__.pop("_init_weights", None)
+    vars(loaded.get_submodule(outer)).pop("_init_weights", None)
     return loaded
 
 
