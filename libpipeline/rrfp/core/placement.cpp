@@ -5,16 +5,11 @@
 #include <numeric>
 #include <string>
 
+#include <rrfp/base/enum_names.hpp>
+
 namespace rrfp {
 
-std::string_view name(placement p) {
-  switch (p) {
-    case placement::linear: return "linear";
-    case placement::interleaved: return "interleaved";
-    case placement::v: return "v";
-  }
-  return "?";
-}
+std::string_view name(placement p) { return name_in({"linear", "interleaved", "v"}, p); }
 
 std::optional<placement> placement_of(std::string_view text) {
   for (const auto p : {placement::linear, placement::interleaved, placement::v})
@@ -154,13 +149,7 @@ status pipeline_shape::validate() const {
   return success();
 }
 
-std::string_view name(admission a) {
-  switch (a) {
-    case admission::loaded: return "loaded";
-    case admission::small_large_small: return "small_large_small";
-  }
-  return "?";
-}
+std::string_view name(admission a) { return name_in({"loaded", "small_large_small"}, a); }
 
 std::vector<std::uint32_t> admission_order(admission a, std::span<const double> cost) {
   std::vector<std::uint32_t> order(cost.size());

@@ -2,20 +2,13 @@
 
 #include <charconv>
 
+#include <rrfp/base/enum_names.hpp>
 #include <rrfp/core/event.hpp>
 #include <rrfp/core/stage_core.hpp>
 
 namespace rrfp {
 
-std::string_view name(task_kind kind) {
-  switch (kind) {
-    case task_kind::forward: return "F";
-    case task_kind::backward: return "B";
-    case task_kind::weight: return "W";
-    case task_kind::backward_weight: return "BW";
-  }
-  return "?";
-}
+std::string_view name(task_kind kind) { return name_in({"F", "B", "W", "BW"}, kind); }
 
 std::optional<task_kind> task_kind_of(std::string_view text) {
   for (int i = 0; i < task_kinds; ++i)
@@ -45,42 +38,16 @@ std::optional<task> task_of(std::string_view text) {
   return to_string(t) == text ? std::optional{t} : std::nullopt;
 }
 
-std::string_view name(forward_pass p) {
-  switch (p) {
-    case forward_pass::once: return "once";
-    case forward_pass::early: return "early";
-    case forward_pass::again: return "again";
-  }
-  return "?";
-}
+std::string_view name(forward_pass p) { return name_in({"once", "early", "again"}, p); }
 
 std::string_view name(choice c) {
-  switch (c) {
-    case choice::hint_head: return "hint_head";
-    case choice::skipped_not_ready: return "skipped_not_ready";
-    case choice::memory_bound: return "memory_bound";
-    case choice::only_choice: return "only_choice";
-  }
-  return "?";
+  return name_in({"hint_head", "skipped_not_ready", "memory_bound", "only_choice"}, c);
 }
 
 std::string_view name(wait_cause c) {
-  switch (c) {
-    case wait_cause::input: return "input";
-    case wait_cause::in_order: return "in_order";
-    case wait_cause::memory: return "memory";
-    case wait_cause::ranks: return "ranks";
-    case wait_cause::complete: return "complete";
-  }
-  return "?";
+  return name_in({"input", "in_order", "memory", "ranks", "complete"}, c);
 }
 
-std::string_view name(dispatch_mode mode) {
-  switch (mode) {
-    case dispatch_mode::in_order: return "in-order";
-    case dispatch_mode::ready: return "ready";
-  }
-  return "?";
-}
+std::string_view name(dispatch_mode mode) { return name_in({"in-order", "ready"}, mode); }
 
 }  // namespace rrfp

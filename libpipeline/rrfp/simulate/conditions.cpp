@@ -3,28 +3,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include <rrfp/base/enum_names.hpp>
 #include <rrfp/simulate/keyed_random.hpp>
 
 #include "salt.hpp"
 
 namespace rrfp::weather {
 
-std::string_view name(link_spread s) {
-  switch (s) {
-    case link_spread::none: return "none";
-    case link_spread::lognormal: return "lognormal";
-    case link_spread::stalls: return "stalls";
-  }
-  return "?";
-}
+std::string_view name(link_spread s) { return name_in({"none", "lognormal", "stalls"}, s); }
 
-std::string_view name(rank_delays d) {
-  switch (d) {
-    case rank_delays::together: return "together";
-    case rank_delays::apart: return "apart";
-  }
-  return "?";
-}
+std::string_view name(rank_delays d) { return name_in({"together", "apart"}, d); }
 
 std::optional<conditions> conditions_of(std::string_view name) {
   conditions c;
@@ -85,9 +73,7 @@ double disturbed_times::spread_ms(salt purpose, step_id step, virtual_stage_id t
                                   const task& t, double own_ms) const {
   const auto& c = conditions_;
   if (c.spread == link_spread::none) return own_ms;
-  keyed_random random{c.seed, static_cast<std::uint64_t>(purpose), step.value(),
-                      pack(to.value(), is_backward(t.kind) ? 1 : 0),
-                      pack(rank.value(), t.mb.value())};
+  auto random = message_draws(c.seed, purpose, step, to, rank, t);
   if (c.spread == link_spread::lognormal)
     return own_ms * std::exp(measured_link_sigma * random.normal());
   if (random.uniform() >= c.stall_probability) return own_ms;
@@ -109,9 +95,7 @@ std::uint32_t disturbed_times::losses_of(step_id step, virtual_stage_id to, rank
   constexpr std::uint32_t losses_max = 1000;
   const auto& c = conditions_;
   if (c.loss_probability == 0) return 0;
-  keyed_random random{c.seed, static_cast<std::uint64_t>(salt::loss), step.value(),
-                      pack(to.value(), is_backward(t.kind) ? 1 : 0),
-                      pack(rank.value(), t.mb.value())};
+  auto random = message_draws(c.seed, salt::loss, step, to, rank, t);
   std::uint32_t losses = 0;
   while (losses < losses_max && random.uniform() < c.loss_probability) ++losses;
   return losses;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/base/enum_names.hpp>
 #include <rrfp/simulate/keyed_random.hpp>
 
 namespace rrfp::simulate {
@@ -139,13 +140,7 @@ class training {
 }  // namespace
 
 std::string_view name(recovery_way way) {
-  switch (way) {
-    case recovery_way::reroute: return "reroute";
-    case recovery_way::replace: return "replace";
-    case recovery_way::restart: return "restart";
-    case recovery_way::checkpoint: return "checkpoint";
-  }
-  return "";
+  return name_in({"reroute", "replace", "restart", "checkpoint"}, way);
 }
 
 loss_costs costs_of_losses(const loss_model& m, recovery_way way) {

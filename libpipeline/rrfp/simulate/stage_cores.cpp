@@ -2,15 +2,11 @@
 
 #include <limits>
 
+#include <rrfp/base/enum_names.hpp>
+
 namespace rrfp::simulate {
 
-std::string_view name(transport t) {
-  switch (t) {
-    case transport::asynchronous: return "asynchronous";
-    case transport::blocking: return "blocking";
-  }
-  return "?";
-}
+std::string_view name(transport t) { return name_in({"asynchronous", "blocking"}, t); }
 
 result<std::vector<stage_core>> make_cores(const plan& p) {
   std::vector<stage_core> cores;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/base/enum_names.hpp>
 #include <rrfp/simulate/keyed_random.hpp>
 
 #include "salt.hpp"
@@ -25,13 +26,7 @@ task_kind key_kind(task_kind kind) {
 }  // namespace
 
 std::string_view name(compute_jitter kind) {
-  switch (kind) {
-    case compute_jitter::none: return "none";
-    case compute_jitter::lognormal: return "lognormal";
-    case compute_jitter::paper: return "paper";
-    case compute_jitter::lognormal_and_paper: return "lognormal+paper";
-  }
-  return "?";
+  return name_in({"none", "lognormal", "paper", "lognormal+paper"}, kind);
 }
 
 bool has_lognormal(compute_jitter kind) {
@@ -43,14 +38,7 @@ bool has_paper(compute_jitter kind) {
 }
 
 std::string_view name(link_jitter kind) {
-  switch (kind) {
-    case link_jitter::none: return "none";
-    case link_jitter::constant: return "constant";
-    case link_jitter::exponential: return "exponential";
-    case link_jitter::lognormal: return "lognormal";
-    case link_jitter::pareto: return "pareto";
-  }
-  return "?";
+  return name_in({"none", "constant", "exponential", "lognormal", "pareto"}, kind);
 }
 
 std::optional<jitter_options> jitter_level(std::string_view level, std::uint64_t seed) {
@@ -90,10 +78,7 @@ double jitter_model::link_extra_ms(step_id step, virtual_stage_id to, rank_id ra
   if (options_.link == link_jitter::none || options_.link_mean_ms == 0) return 0;
   if (options_.link == link_jitter::constant) return options_.link_mean_ms;
   RRFP_CHECK(t.kind != task_kind::weight, "a weight gradient is never sent to another stage");
-  // The receiving virtual stage implies the chunk; how the policy splits backward must not matter.
-  keyed_random random{options_.seed, static_cast<std::uint64_t>(salt::link), step.value(),
-                      pack(to.value(), is_backward(t.kind) ? 1 : 0),
-                      pack(rank.value(), t.mb.value())};
+  auto random = message_draws(options_.seed, salt::link, step, to, rank, t);
   const auto mean = options_.link_mean_ms;
   switch (options_.link) {
     case link_jitter::none:
