@@ -35,21 +35,25 @@ std::function<std::uint64_t(step_id, stage_id, microbatch_id)> bytes_of(
   };
 }
 
+simulate::plan without_rule(const job::job& j) {
+  simulate::plan p;
+  p.shape = job::effective_shape(j);
+  p.lookahead = j.dispatch.lookahead;
+  for (std::uint32_t s = 0; s < p.shape.stages; ++s)
+    p.limits.push_back(job::effective_limit(j, stage_id{s}));
+  return p;
+}
+
 result<std::shared_ptr<const policy_set>> policies_of(const job::job& j,
                                                       const policy_registry& registry) {
-  const auto shape = job::effective_shape(j);
-  auto policies = registry.make(j.dispatch.policy, shape);
+  auto policies = registry.make(j.dispatch.policy, job::effective_shape(j));
   if (!policies || j.dispatch.mode == dispatch_mode::ready || (*policies)->sequences() != nullptr)
     return policies;
-  simulate::plan rounds;
-  rounds.shape = shape;
+  auto rounds = without_rule(j);
   rounds.rule.make_policy = [made = *policies](const pipeline_shape&, stage_id s) {
     return made->make(s);
   };
   rounds.rule.weight_pieces = j.dispatch.weight_pieces.value_or(0);
-  rounds.lookahead = j.dispatch.lookahead;
-  for (std::uint32_t s = 0; s < shape.stages; ++s)
-    rounds.limits.push_back(job::effective_limit(j, stage_id{s}));
   const auto costs = nominal_costs(j);
   if (costs.has_bytes()) rounds.slot_bytes = bytes_of(costs);
   auto order = simulate::nominal_sequences(rounds, costs);
@@ -105,13 +109,9 @@ simulate::stage_costs nominal_costs(const job::job& j) {
 }
 
 result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registry& registry) {
-  dispatch_plan p;
-  p.shape = job::effective_shape(j);
+  dispatch_plan p{without_rule(j), nullptr};
   if (const auto* more = job::schema_of(j).more()) p.messages = more->messages(j);
-  p.lookahead = j.dispatch.lookahead;
-  for (std::uint32_t s = 0; s < p.shape.stages; ++s)
-    p.limits.push_back(job::effective_limit(j, stage_id{s}));
-  if (j.jitter.ranks == weather::rank_delays::apart) p.ranks_apart = j.pipeline.tp;
+  if (j.jitter.ranks == weather::rank_delays::apart) p.ranks = j.pipeline.tp;
   auto policies = policies_of(j, registry);
   if (!policies) return job::blame(j, "dispatch.policy", policies.message());
   p.policies = std::move(*policies);
@@ -123,14 +123,8 @@ result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registr
 }
 
 simulate::plan simulation_of(const dispatch_plan& p, std::uint64_t steps) {
-  simulate::plan simulation;
-  simulation.shape = p.shape;
-  simulation.rule = p.rule;
-  simulation.messages = p.messages;
-  simulation.lookahead = p.lookahead;
-  simulation.limits = p.limits;
+  simulate::plan simulation = p;
   simulation.steps = steps;
-  simulation.ranks = p.ranks_apart;
   return simulation;
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include <rrfp/core/policy.hpp>
 #include <rrfp/job/job.hpp>
@@ -12,17 +11,10 @@
 
 namespace rrfp::plan {
 
-struct dispatch_plan {
-  pipeline_shape shape;
+/// As a simulation of one step; `ranks`: those of a stage whose delays may differ.
+struct dispatch_plan : simulate::plan {
   /// policies->name(): the name in the job.
   std::shared_ptr<const policy_set> policies;
-  dispatch_rule rule;
-  simulate::transport messages = simulate::transport::asynchronous;  ///< in simulations
-  std::uint32_t lookahead = 0;
-  /// Indexed by stage.
-  std::vector<memory_limit> limits;
-  /// Ranks of a stage whose delays may differ; 1: they are always together.
-  std::uint32_t ranks_apart = 1;
 };
 
 /// In in-order mode, a policy without a fixed schedule becomes one: the order that it gives with
@@ -37,7 +29,7 @@ result<simulate::stage_costs> expected_costs(const job::job& j, replica_id repli
 /// The same without jitter and delays.
 simulate::stage_costs nominal_costs(const job::job& j);
 
-/// Converts the plan for the simulator. The result holds no reference to `p`.
+/// The simulation of so many steps. The result holds no reference to `p`.
 simulate::plan simulation_of(const dispatch_plan& p, std::uint64_t steps);
 /// The same with the bytes that the costs count, if they do.
 simulate::plan simulation_of(const dispatch_plan& p, const simulate::stage_costs& costs,
