@@ -69,7 +69,7 @@ double simulated(const setting& c) {
       options.durations.clear();
       for (std::uint32_t s = 0; s < stages; ++s) {
         const auto ms = time_of(c, replica, stage_id{s});
-        options.durations.push_back({ms, ms, ms, {}});
+        options.durations.push_back({ms, ms, ms});
         times.push_back({ms * shape.microbatches, double(shape.microbatches)});
       }
       const simulate::stage_costs costs{shape, options};

@@ -1,14 +1,14 @@
 #include <catch2/catch.hpp>
 
-#include <rrfp/simulate/weather.hpp>
+#include <rrfp/simulate/conditions.hpp>
 
 namespace rrfp::weather {
 
 TEST_CASE("the named levels are the paper's") {
   const auto check = [](const char* level, double probability, double floor_ms, double alpha) {
-    const auto options = jitter_level(level, 42);
+    const auto options = conditions_of(level);
     REQUIRE(options);
-    CHECK(options->seed == 42);
+    CHECK(options->seed == jitter_options{}.seed);
     CHECK(options->compute == compute_jitter::paper);
     CHECK(options->link == link_jitter::none);
     CHECK(options->probability == probability);
@@ -18,9 +18,9 @@ TEST_CASE("the named levels are the paper's") {
   check("J1", 0.1, 5, 0.5);
   check("J2", 0.2, 10, 1.0);
   check("J3", 0.3, 15, 1.5);
-  REQUIRE(jitter_level("J0", 42));
-  CHECK(jitter_level("J0", 42)->compute == compute_jitter::none);
-  CHECK_FALSE(jitter_level("J4", 42));
+  REQUIRE(conditions_of("J0"));
+  CHECK(conditions_of("J0")->compute == compute_jitter::none);
+  CHECK_FALSE(conditions_of("J4"));
 }
 
 }  // namespace rrfp::weather

@@ -54,13 +54,13 @@ bool has_layer_times(const job& j) {
   return n != 1 && n != shape.stages && n != shape.virtual_stages();
 }
 
-std::vector<part_times> times_of_parts(const job& j) {
+std::vector<simulate::task_durations> times_of_parts(const job& j) {
   const auto shape = effective_shape(j);
   const auto& c = j.cost;
   const bool by_layer = has_layer_times(j);
   const auto layers = by_layer ? layers_of_parts(j) : std::vector<std::uint32_t>{};
   std::size_t first = 0;
-  std::vector<part_times> times;
+  std::vector<simulate::task_durations> times;
   for (virtual_stage_id vs; vs.value() < shape.virtual_stages();
        vs = virtual_stage_id{vs.value() + 1}) {
     const auto of = [&](const std::vector<double>& list) {

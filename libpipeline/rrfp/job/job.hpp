@@ -139,22 +139,9 @@ std::optional<data_options> held_out_data(const job& j);
 /// extension, and those of [model] are divided evenly. Requires at least as many layers as parts.
 std::vector<std::uint32_t> layers_of_parts(const job& j);
 
-/// Durations of the tasks of one part of the model, in milliseconds.
-struct part_times {
-  double forward_ms = 0;
-  double backward_ms = 0;
-  double weight_ms = 0;
-
-  double all_ms() const { return forward_ms + backward_ms + weight_ms; }
-};
-
 /// Whether [cost] holds a value for each layer: a number of values that is neither 1 nor one per
 /// stage or virtual stage.
 bool has_layer_times(const job& j);
-/// The task times of each part according to [cost], by virtual stage, divided by the speed of its
-/// stage. Values by layer are summed over the layers of the part. Requires that no extension
-/// replaces the costs.
-std::vector<part_times> times_of_parts(const job& j);
 /// The entry of cost.speed for a stage.
 double speed_of(const job& j, stage_id stage);
 

@@ -274,8 +274,7 @@ struct delay_options {
 };
 
 /// [cost]: expected durations, for simulations and as the scale of jitter. A list holds one value
-/// for all parts, one per stage, one per virtual stage, or one per layer (times_of_parts() in
-/// job.hpp).
+/// for all parts, one per stage, one per virtual stage, or one per layer.
 struct cost_options {
   std::vector<double> forward_ms{1.0};
   /// The input gradient alone; a fused backward takes backward_ms + weight_ms.

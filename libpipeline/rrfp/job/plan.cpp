@@ -21,9 +21,7 @@ simulate::stage_costs_options costs_of(const job::job& j, replica_id replica) {
     options.by_microbatch = job::schema_of(j).more()->costs(j, replica);
     return options;
   }
-  options.durations.clear();
-  for (const auto& t : job::times_of_parts(j))
-    options.durations.push_back({t.forward_ms, t.backward_ms, t.weight_ms, {}});
+  options.durations = job::times_of_parts(j);
   options.activation_ms = options.gradient_ms = j.cost.link_ms;
   return options;
 }

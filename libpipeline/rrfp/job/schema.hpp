@@ -79,6 +79,10 @@ class schema {
 const schema& schema_of(const job& j);
 /// Whether an extension of it replaces the times of [cost].
 bool has_other_costs(const job& j);
+/// The task times of each part according to [cost], by virtual stage, divided by the speed of its
+/// stage. Values by layer are summed over the layers of the part. Requires that no extension
+/// replaces the costs.
+std::vector<simulate::task_durations> times_of_parts(const job& j);
 
 /// The upper bound of times, which only protects sums from overflow.
 inline constexpr double ms_max = 1e6;

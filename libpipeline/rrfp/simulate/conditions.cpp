@@ -17,7 +17,15 @@ std::string_view name(rank_delays d) { return name_in({"together", "apart"}, d);
 std::optional<conditions> conditions_of(std::string_view name) {
   conditions c;
   if (name == "none") return c;
-  if (const auto level = jitter_level(name, c.seed)) return conditions{*level};
+  if (name.size() == 2 && name[0] == 'J' && name[1] >= '0' && name[1] <= '3') {
+    const auto level = name[1] - '0';
+    if (level == 0) return c;
+    c.compute = compute_jitter::paper;
+    c.probability = level / 10.0;
+    c.floor_ms = 5.0 * level;
+    c.alpha = 0.5 * level;
+    return c;
+  }
   if (name != "measured" && name != "measured-lognormal") return std::nullopt;
   c.compute = compute_jitter::lognormal;
   c.compute_sigma = measured_compute_sigma;

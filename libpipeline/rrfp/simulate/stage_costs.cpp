@@ -21,9 +21,7 @@ stage_id lower_stage(virtual_stage_id to, const task& t) {
   return stage_id{is_backward(t.kind) ? to.value() : to.value() - 1};
 }
 
-double fused_ms(const task_durations& d) {
-  return d.backward_weight_ms.value_or(d.backward_ms + d.weight_ms);
-}
+double fused_ms(const task_durations& d) { return d.backward_ms + d.weight_ms; }
 
 /// The average after F and BW.
 double follow_all(double average, const task_durations& d) {
@@ -165,15 +163,8 @@ double stage_costs::disturbed_ms(step_id step, stage_id stage, weather::rank_ran
   if (t.kind != task_kind::backward_weight)
     return jitter_.compute_ms(step, stage, ranks, t, own_ms(step, stage, t), average);
   const auto part = [&](task_kind kind) { return own_ms(step, stage, {kind, t.mb, t.chunk}); };
-  const auto backward = part(task_kind::backward);
-  const auto weight = part(task_kind::weight);
-  const auto parts = backward + weight;
-  const auto& given = durations_of(stage, t.chunk).backward_weight_ms;
-  if (options_.by_microbatch || !given)
-    return jitter_.fused_ms(step, stage, ranks, t, backward, weight, average);
-  // A fused kernel may be faster than its parts; the saving is then split in proportion.
-  const auto share = parts == 0 ? 0.5 : backward / parts;
-  return jitter_.fused_ms(step, stage, ranks, t, *given * share, *given * (1 - share), average);
+  return jitter_.fused_ms(step, stage, ranks, t, part(task_kind::backward), part(task_kind::weight),
+                          average);
 }
 
 double stage_costs::own_link_ms(step_id step, virtual_stage_id to, const task& t) const {

@@ -18,8 +18,6 @@ struct task_durations {
   double forward_ms = 1;
   double backward_ms = 1;
   double weight_ms = 1;
-  /// Empty: backward_ms + weight_ms.
-  std::optional<double> backward_weight_ms;
 };
 
 /// Undisturbed costs that differ between the microbatches of a step, for stages of one chunk.

@@ -23,14 +23,14 @@ task_kind key_kind(task_kind kind) {
   return kind == task_kind::backward_weight ? task_kind::backward : kind;
 }
 
+bool has_lognormal(compute_jitter kind) {
+  return kind == compute_jitter::lognormal || kind == compute_jitter::lognormal_and_paper;
+}
+
 }  // namespace
 
 std::string_view name(compute_jitter kind) {
   return name_in({"none", "lognormal", "paper", "lognormal+paper"}, kind);
-}
-
-bool has_lognormal(compute_jitter kind) {
-  return kind == compute_jitter::lognormal || kind == compute_jitter::lognormal_and_paper;
 }
 
 bool has_paper(compute_jitter kind) {
@@ -39,19 +39,6 @@ bool has_paper(compute_jitter kind) {
 
 std::string_view name(link_jitter kind) {
   return name_in({"none", "constant", "exponential", "lognormal", "pareto"}, kind);
-}
-
-std::optional<jitter_options> jitter_level(std::string_view level, std::uint64_t seed) {
-  if (level.size() != 2 || level[0] != 'J' || level[1] < '0' || level[1] > '3') return std::nullopt;
-  jitter_options options;
-  options.seed = seed;
-  const auto number = level[1] - '0';
-  if (number == 0) return options;
-  options.compute = compute_jitter::paper;
-  options.probability = number / 10.0;
-  options.floor_ms = 5.0 * number;
-  options.alpha = 0.5 * number;
-  return options;
 }
 
 double jitter_model::compute_extra_ms(step_id step, stage_id stage, rank_id rank, const task& t,

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
 
 #include <rrfp/core/task.hpp>
@@ -19,7 +18,6 @@ namespace rrfp::weather {
 /// delays. lognormal_and_paper: the paper's delays on a machine that varies by itself.
 enum class compute_jitter : std::uint8_t { none, lognormal, paper, lognormal_and_paper };
 
-bool has_lognormal(compute_jitter kind);
 bool has_paper(compute_jitter kind);
 
 /// Distribution of the extra time that a message takes on its link: constant, exponential,
@@ -49,9 +47,6 @@ struct jitter_options {
 /// The values of the job file: "lognormal", "paper", ...
 std::string_view name(compute_jitter kind);
 std::string_view name(link_jitter kind);
-
-/// The paper's levels "J0" (no disturbance) to "J3"; nothing for any other text.
-std::optional<jitter_options> jitter_level(std::string_view level, std::uint64_t seed);
 
 /// Thread-safe: holds only its options, which must be in the ranges of [jitter]. All times are in
 /// milliseconds.
