@@ -16,11 +16,10 @@ namespace rrfp::policies {
 
 namespace {
 
-sequence dualpipe_v_order(std::uint32_t p, std::uint32_t r, std::uint32_t m) {
+void dualpipe_v_order(std::uint32_t p, std::uint32_t r, std::uint32_t m, sequence_builder& order) {
   constexpr auto c0 = first_chunk;
   constexpr auto c1 = second_chunk;
   const auto behind = p - 1 - r;
-  sequence_builder order{2};
   for (std::uint32_t i = 0; i < 2 * behind; ++i) order.forward(c0);
   for (std::uint32_t i = 0; i < r + 1; ++i) {
     order.forward(c0);
@@ -59,7 +58,6 @@ sequence dualpipe_v_order(std::uint32_t p, std::uint32_t r, std::uint32_t m) {
     order.backward(c0);
   }
   order.remaining_weights();
-  return std::move(order).take();
 }
 
 }  // namespace
@@ -68,10 +66,9 @@ result<std::vector<sequence>> dualpipe_v(const pipeline_shape& shape) {
   const auto p = shape.stages;
   if (auto fit = needs_placement("dualpipe_v", shape, placement::v); !fit) return fit.failure();
   if (auto fit = needs_microbatches("dualpipe_v", shape, 2 * p, "2p"); !fit) return fit.failure();
-  std::vector<sequence> orders;
-  for (std::uint32_t r = 0; r < p; ++r)
-    orders.push_back(dualpipe_v_order(p, r, shape.microbatches));
-  return orders;
+  return order_stages(shape, [&](std::uint32_t r, sequence_builder& order) {
+    dualpipe_v_order(p, r, shape.microbatches, order);
+  });
 }
 
 }  // namespace rrfp::policies

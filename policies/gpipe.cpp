@@ -9,10 +9,10 @@ namespace rrfp::policies {
 
 result<std::vector<sequence>> gpipe(const pipeline_shape& shape) {
   if (auto fit = needs_one_chunk("gpipe", shape); !fit) return fit.failure();
-  sequence_builder order;
-  for (std::uint32_t i = 0; i < shape.microbatches; ++i) order.forward();
-  for (std::uint32_t i = 0; i < shape.microbatches; ++i) order.backward_weight();
-  return std::vector<sequence>(shape.stages, std::move(order).take());
+  return order_stages(shape, [&](std::uint32_t, sequence_builder& order) {
+    for (std::uint32_t i = 0; i < shape.microbatches; ++i) order.forward();
+    for (std::uint32_t i = 0; i < shape.microbatches; ++i) order.backward_weight();
+  });
 }
 
 }  // namespace rrfp::policies

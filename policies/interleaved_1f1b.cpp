@@ -37,10 +37,8 @@ result<std::vector<sequence>> interleaved_1f1b(const pipeline_shape& shape) {
   for (const auto size : sizes)
     for (std::uint32_t c = 0; c < v; ++c) table.insert(table.end(), size, chunk_id{c});
   const auto tasks = static_cast<std::uint32_t>(table.size());
-  std::vector<sequence> orders;
-  for (std::uint32_t r = 0; r < p; ++r) {
+  return order_stages(shape, [&](std::uint32_t r, sequence_builder& order) {
     const auto warm_up = std::min(2 * (p - 1 - r) + (v - 1) * sizes[0], tasks);
-    sequence_builder order{v};
     const auto turned = [&](std::uint32_t at) { return chunk_id{v - 1 - table[at].value()}; };
     for (std::uint32_t at = 0; at < warm_up; ++at) order.forward(table[at]);
     for (std::uint32_t at = warm_up; at < tasks; ++at) {
@@ -48,9 +46,7 @@ result<std::vector<sequence>> interleaved_1f1b(const pipeline_shape& shape) {
       order.backward_weight(turned(at - warm_up));
     }
     for (std::uint32_t at = tasks - warm_up; at < tasks; ++at) order.backward_weight(turned(at));
-    orders.push_back(std::move(order).take());
-  }
-  return orders;
+  });
 }
 
 }  // namespace rrfp::policies

@@ -13,19 +13,15 @@ namespace rrfp::policies {
 result<std::vector<sequence>> one_f_one_b(const pipeline_shape& shape) {
   if (auto fit = needs_one_chunk("one_f_one_b", shape); !fit) return fit.failure();
   const auto m = shape.microbatches;
-  std::vector<sequence> orders;
-  for (std::uint32_t s = 0; s < shape.stages; ++s) {
+  return order_stages(shape, [&](std::uint32_t s, sequence_builder& order) {
     const auto warm_up = std::min(shape.stages - 1 - s, m);
-    sequence_builder order;
     for (std::uint32_t i = 0; i < warm_up; ++i) order.forward();
     for (std::uint32_t i = warm_up; i < m; ++i) {
       order.forward();
       order.backward_weight();
     }
     for (std::uint32_t i = 0; i < warm_up; ++i) order.backward_weight();
-    orders.push_back(std::move(order).take());
-  }
-  return orders;
+  });
 }
 
 }  // namespace rrfp::policies

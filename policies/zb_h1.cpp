@@ -11,10 +11,8 @@ namespace rrfp::policies {
 result<std::vector<sequence>> zb_h1(const pipeline_shape& shape) {
   if (auto fit = needs_one_chunk("zb_h1", shape); !fit) return fit.failure();
   const auto m = shape.microbatches;
-  std::vector<sequence> orders;
-  for (std::uint32_t s = 0; s < shape.stages; ++s) {
+  return order_stages(shape, [&](std::uint32_t s, sequence_builder& order) {
     const auto warm_up = std::min(shape.stages - s, m);
-    sequence_builder order;
     for (std::uint32_t i = 0; i < warm_up; ++i) order.forward();
     for (std::uint32_t k = 0; k < m; ++k) {
       order.backward();
@@ -23,9 +21,7 @@ result<std::vector<sequence>> zb_h1(const pipeline_shape& shape) {
       if (order.forwards() < m) order.forward();
     }
     order.remaining_weights();
-    orders.push_back(std::move(order).take());
-  }
-  return orders;
+  });
 }
 
 }  // namespace rrfp::policies

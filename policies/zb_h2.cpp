@@ -12,9 +12,7 @@ result<std::vector<sequence>> zb_h2(const pipeline_shape& shape) {
   const auto held_max = 2 * p - 1;
   if (auto fit = needs_one_chunk("zb_h2", shape); !fit) return fit.failure();
   if (auto fit = needs_microbatches("zb_h2", shape, held_max, "2p-1"); !fit) return fit.failure();
-  std::vector<sequence> orders;
-  for (std::uint32_t s = 0; s < p; ++s) {
-    sequence_builder order;
+  return order_stages(shape, [&](std::uint32_t s, sequence_builder& order) {
     for (std::uint32_t i = 0; i < 2 * (p - s) - 1; ++i) order.forward();
     for (std::uint32_t k = 0; k < m; ++k) {
       order.backward();
@@ -28,9 +26,7 @@ result<std::vector<sequence>> zb_h2(const pipeline_shape& shape) {
       }
     }
     order.remaining_weights();
-    orders.push_back(std::move(order).take());
-  }
-  return orders;
+  });
 }
 
 }  // namespace rrfp::policies

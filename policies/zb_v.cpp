@@ -12,12 +12,10 @@ namespace rrfp::policies {
 
 namespace {
 
-sequence zb_v_order(std::uint32_t p, std::uint32_t r, std::uint32_t microbatches) {
+/// With `n` microbatches.
+void zb_v_order(std::uint32_t p, std::uint32_t r, std::uint32_t n, sequence_builder& order) {
   constexpr auto c0 = first_chunk;
   constexpr auto c1 = second_chunk;
-  // The pattern needs 2p-1 microbatches to close; those beyond the step's own are dropped below.
-  const auto n = std::max(microbatches, 2 * p - 1);
-  sequence_builder order{2};
   const auto backward_then_weight = [&](chunk_id chunk) {
     order.backward(chunk);
     order.weight(chunk);
@@ -44,18 +42,19 @@ sequence zb_v_order(std::uint32_t p, std::uint32_t r, std::uint32_t microbatches
   for (std::uint32_t i = 0; i < p - r; ++i) backward_then_weight(c0);
   for (std::uint32_t i = 0; i < r; ++i) order.weight(c1);
   order.remaining_weights();
-  auto tasks = std::move(order).take();
-  std::erase_if(tasks, [&](const task& t) { return t.mb.value() >= microbatches; });
-  return tasks;
 }
 
 }  // namespace
 
 result<std::vector<sequence>> zb_v(const pipeline_shape& shape) {
   if (auto fit = needs_placement("zb_v", shape, placement::v); !fit) return fit.failure();
-  std::vector<sequence> orders;
-  for (std::uint32_t r = 0; r < shape.stages; ++r)
-    orders.push_back(zb_v_order(shape.stages, r, shape.microbatches));
+  const auto p = shape.stages;
+  const auto m = shape.microbatches;
+  auto orders = order_stages(shape, [&](std::uint32_t r, sequence_builder& order) {
+    // The pattern needs 2p-1 microbatches to close; those beyond the step's own are dropped.
+    zb_v_order(p, r, std::max(m, 2 * p - 1), order);
+  });
+  for (auto& order : orders) std::erase_if(order, [&](const task& t) { return t.mb.value() >= m; });
   return orders;
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <rrfp/core/placement.hpp>
 #include <rrfp/core/policy.hpp>
 
 namespace rrfp::policies {
@@ -19,7 +20,7 @@ inline constexpr chunk_id second_chunk{1};
 class sequence_builder {
  public:
   /// `chunks`: number of chunks of the stage.
-  explicit sequence_builder(std::uint32_t chunks = 1) : forwards_(chunks), backwards_(chunks) {}
+  explicit sequence_builder(std::uint32_t chunks) : forwards_(chunks), backwards_(chunks) {}
 
   void forward(chunk_id chunk = first_chunk);
   /// The input gradient alone; its W joins the queue of due W.
@@ -46,5 +47,17 @@ class sequence_builder {
   std::vector<std::uint32_t> backwards_;  ///< by chunk, B and BW
   std::vector<task> due_;                 ///< W whose B is written, oldest first
 };
+
+/// The orders of all stages: `write(s, order)` writes that of stage s.
+template <class Write>
+std::vector<sequence> order_stages(const pipeline_shape& shape, Write write) {
+  std::vector<sequence> orders;
+  for (std::uint32_t s = 0; s < shape.stages; ++s) {
+    sequence_builder order{shape.chunks};
+    write(s, order);
+    orders.push_back(std::move(order).take());
+  }
+  return orders;
+}
 
 }  // namespace rrfp::policies
