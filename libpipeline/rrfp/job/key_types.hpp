@@ -79,25 +79,22 @@ class basic_section_keys {
                const char* meaning) {
     add(
         leaf, field, type_name(range), unit, meaning,
-        [range](T& to, const value& v) { return store(to, read_integer(v, range)); },
+        [range](const value& v) { return read_integer(v, range); },
         [](const T& x) { return value{static_cast<std::int64_t>(x)}; });
   }
 
   void number(const char* leaf, double Section::*field, number_range range, const char* unit,
               const char* meaning) {
-    add(
-        leaf, field, type_name(range), unit, meaning,
-        [range](double& to, const value& v) { return store(to, read_number(v, range)); },
-        [](double x) { return value{x}; });
+    add(leaf, field, type_name(range), unit, meaning,
+        [range](const value& v) { return read_number(v, range); });
   }
 
   void numbers(const char* leaf, std::vector<double> Section::*field, number_range range,
                const char* unit, const char* meaning) {
-    using list = std::vector<double>;
     add(
         leaf, field, type_name(range) + ", or an array", unit, meaning,
-        [range](list& to, const value& v) { return store(to, read_numbers(v, range)); },
-        [](const list& x) { return x.size() == 1 ? value{x[0]} : to_list(x); });
+        [range](const value& v) { return read_numbers(v, range); },
+        [](const std::vector<double>& x) { return x.size() == 1 ? value{x[0]} : to_list(x); });
   }
 
   void integers(const char* leaf, std::vector<std::uint32_t> Section::*field, integer_range range,
@@ -105,15 +102,12 @@ class basic_section_keys {
     using list = std::vector<std::uint32_t>;
     add(
         leaf, field, "array of " + type_name(range), "", meaning,
-        [range](list& to, const value& v) { return store(to, read_integers(v, range)); },
+        [range](const value& v) { return read_integers(v, range); },
         [](const list& x) { return to_list(std::vector<std::int64_t>(x.begin(), x.end())); });
   }
 
   void boolean(const char* leaf, bool Section::*field, const char* meaning) {
-    add(
-        leaf, field, "boolean", "", meaning,
-        [](bool& to, const value& v) { return store(to, read_boolean(v)); },
-        [](bool x) { return value{x}; });
+    add(leaf, field, "boolean", "", meaning, read_boolean);
   }
 
   /// `allowed`: the names of the enumerators, in order from 0.
@@ -121,7 +115,7 @@ class basic_section_keys {
   void choice(const char* leaf, Enum Section::*field, words allowed, const char* meaning) {
     text_key(add(
         leaf, field, type_name(allowed), "", meaning,
-        [allowed](Enum& to, const value& v) { return store(to, read_word(v, allowed)); },
+        [allowed](const value& v) { return read_word(v, allowed); },
         [allowed](Enum x) { return value{std::string{allowed[static_cast<std::size_t>(x)]}}; }));
   }
 
@@ -133,11 +127,10 @@ class basic_section_keys {
     using maybe = std::optional<Enum>;
     text_key(add(
         leaf, field, type_name(allowed), "", meaning,
-        [allowed](maybe& to, const value& v) -> status {
+        [allowed](const value& v) -> result<maybe> {
           const auto at = read_word(v, allowed);
           if (!at) return at.failure();
-          to = *at == 0 ? maybe{} : maybe{static_cast<Enum>(*at - 1)};
-          return success();
+          return *at == 0 ? maybe{} : maybe{static_cast<Enum>(*at - 1)};
         },
         [allowed](const maybe& x) {
           return value{std::string{allowed[x ? static_cast<std::size_t>(*x) + 1 : 0]}};
@@ -146,11 +139,7 @@ class basic_section_keys {
 
   void text(const char* leaf, std::string Section::*field, path_rule paths, const char* type,
             const char* meaning) {
-    auto& made = add(
-        leaf, field, type, "", meaning,
-        [](std::string& to, const value& v) { return store(to, read_text(v)); },
-        [](const std::string& x) { return value{x}; });
-    text_key(made).paths = paths;
+    text_key(add(leaf, field, type, "", meaning, read_text)).paths = paths;
   }
 
   /// One of `allowed`; the first one stands for no text.
@@ -158,11 +147,10 @@ class basic_section_keys {
                const char* meaning) {
     text_key(add(
         leaf, field, type_name(allowed), "", meaning,
-        [allowed](std::string& to, const value& v) -> status {
+        [allowed](const value& v) -> result<std::string> {
           const auto at = read_word(v, allowed);
           if (!at) return at.failure();
-          to = *at == 0 ? std::string_view{} : allowed[*at];
-          return success();
+          return std::string{*at == 0 ? std::string_view{} : allowed[*at]};
         },
         [allowed](const std::string& x) {
           return value{x.empty() ? std::string{allowed[0]} : x};
@@ -172,34 +160,22 @@ class basic_section_keys {
   /// A text that may be empty, which means that there is none.
   void optional_text(const char* leaf, std::string Section::*field, path_rule paths,
                      const char* type, const char* meaning) {
-    auto& made = add(
-        leaf, field, type, "", meaning,
-        [](std::string& to, const value& v) -> status {
-          if (const auto* text = std::get_if<std::string>(&v.data); text && text->empty()) {
-            to.clear();
-            return success();
-          }
-          return store(to, read_text(v));
-        },
-        [](const std::string& x) { return value{x}; });
-    text_key(made).paths = paths;
+    text_key(add(leaf, field, type, "", meaning, [](const value& v) -> result<std::string> {
+      const auto* text = std::get_if<std::string>(&v.data);
+      return text != nullptr && text->empty() ? *text : read_text(v);
+    })).paths = paths;
   }
 
   void texts(const char* leaf, std::vector<std::string> Section::*field, path_rule paths,
              const char* type, const char* meaning) {
-    using list = std::vector<std::string>;
-    auto& made = add(
-        leaf, field, type, "", meaning,
-        [](list& to, const value& v) { return store(to, read_texts(v)); },
-        [](const list& x) { return to_list(x); });
-    text_key(made).paths = paths;
+    text_key(add(leaf, field, type, "", meaning, read_texts, to_list<std::string>)).paths = paths;
   }
 
   void bytes(const char* leaf, std::uint64_t Section::*field, std::int64_t high,
              const char* meaning) {
     add(
         leaf, field, "integer >= 0, or text with B, KiB, MiB or GiB", "bytes", meaning,
-        [high](std::uint64_t& to, const value& v) { return store(to, read_bytes(v, high)); },
+        [high](const value& v) { return read_bytes(v, high); },
         [](std::uint64_t x) { return value{static_cast<std::int64_t>(x)}; });
   }
 
@@ -211,12 +187,11 @@ class basic_section_keys {
              const char* meaning) {
     add(
         leaf, field, type_name(allowed) + " or " + type_name(range), unit, meaning,
-        [=](maybe_limit& to, const value& v) -> status {
+        [=](const value& v) -> result<maybe_limit> {
           const auto n = read_integer_or_word(v, range, allowed);
           if (!n) return n.failure();
           const auto word = *n + static_cast<std::int64_t>(allowed.size());
-          to = *n < 0 ? values[static_cast<std::size_t>(word)] : static_cast<std::uint32_t>(*n);
-          return success();
+          return *n < 0 ? values[static_cast<std::size_t>(word)] : static_cast<std::uint32_t>(*n);
         },
         [=](const maybe_limit& x) {
           for (std::size_t i = 0; i < values.size(); ++i)
@@ -249,30 +224,28 @@ class basic_section_keys {
     return section_.empty() ? leaf : section_ + "." + leaf;
   }
 
-  template <class To, class From>
-  static status store(To& to, result<From> read) {
-    if (!read) return read.failure();
-    if constexpr (std::is_same_v<To, From>)
-      to = std::move(read).value();
-    else
-      to = static_cast<To>(*read);
-    return success();
-  }
-
   static key& text_key(key& k) {
     k.is_text = true;
     return k;
   }
 
-  template <class Field, class Set, class Get>
-  key& add(const char* leaf, Field field, std::string type, const char* unit, const char* meaning,
-           Set set, Get get) {
+  static value as_it_is(auto x) { return value{std::move(x)}; }
+
+  /// `read`: the value of the member, or what converts to it; `show`: the inverse.
+  template <class Field, class Read, class Show = value (*)(Field)>
+  key& add(const char* leaf, Field Section::*field, std::string type, const char* unit,
+           const char* meaning, Read read, Show show = as_it_is<Field>) {
     const auto get_section = get_section_;
     table_.push_back(
         {path_of(leaf), std::move(type), unit, meaning, false, path_rule::none,
-         [=](Root& j, const value& v) -> status { return set(get_section(j).*field, v); },
+         [=](Root& j, const value& v) -> status {
+           auto made = read(v);
+           if (!made) return made.failure();
+           get_section(j).*field = static_cast<Field>(*std::move(made));
+           return success();
+         },
          // Only reads; one accessor serves both directions.
-         [=](const Root& j) { return get(get_section(const_cast<Root&>(j)).*field); }});
+         [=](const Root& j) { return show(get_section(const_cast<Root&>(j)).*field); }});
     return table_.back();
   }
 
