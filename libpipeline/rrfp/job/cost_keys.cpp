@@ -18,10 +18,7 @@ void add_cost_keys(std::vector<key>& table) {
                      if (!path) return path.failure();
                      const auto times = read_profile(*path);
                      if (!times) return times.failure();
-                     for (const auto& t : *times)
-                       if (auto set = runtime_schema().find(t.key)->set(j, *read_value(t.value));
-                           !set)
-                         return set;
+                     apply_settings(*times, j);
                      return success();
                    },
                    {}});

@@ -1,7 +1,5 @@
 #include <rrfp/job/overrides.hpp>
 
-#include <algorithm>
-
 #include <rrfp/base/check.hpp>
 
 #include "schema_parts.hpp"
@@ -39,13 +37,31 @@ result<value> resolved(const key& k, value v, const fs::path& folder, const orig
   return v;
 }
 
-result<value> schema::read_value_of(const key& k, const value& given, const fs::path& folder,
-                                    const origin& from) const {
-  auto v = resolved(k, given, folder, from);
-  if (!v) return v;
+status schema::read_settings(const key& k, const value& given, const fs::path& folder,
+                             const origin& from, std::vector<setting>& to) const {
+  const auto v = resolved(k, given, folder, from);
+  if (!v) return v.failure();
   auto scratch = defaults();
   if (const auto set = k.set(scratch, *v); !set) return from.blame(k.path, set.message());
-  return k.get ? k.get(scratch) : std::move(*v);
+  if (k.path != "cost.profile") {
+    to.push_back({k.path, to_toml(k.get ? k.get(scratch) : *v)});
+    return success();
+  }
+  const auto times = read_profile(std::get<std::string>(v->data));
+  if (!times) return from.blame(k.path, times.message());
+  to.insert(to.begin(), times->begin(), times->end());
+  return success();
+}
+
+void apply_settings(std::span<const setting> settings, job& j) {
+  for (const bool short_forms : {true, false})
+    for (const auto& s : settings) {
+      const auto* k = schema_of(j).find(s.key);
+      RRFP_CHECK(k != nullptr, "a setting must have a known key");
+      if (!k->get != short_forms) continue;
+      const auto read = read_value(s.value);
+      RRFP_CHECK(read && k->set(j, *read), "the values of settings were checked");
+    }
 }
 
 status overrides::add(const entry& e, const std::string& source) {
@@ -53,38 +69,27 @@ status overrides::add(const entry& e, const std::string& source) {
   const auto k = known_->table().key_of(e, from);
   if (!k) return k.failure();
   if (*k == nullptr) return success();
-  auto read = known_->read_value_of(**k, e.content, fs::path{source}.parent_path(), from);
-  if (!read) return read.failure();
-  if ((*k)->path != "cost.profile") {
-    all_.push_back({*k, std::move(*read), from});
-    return success();
-  }
-  const auto times = read_profile(std::get<std::string>(read->data));
-  if (!times) return from.blame((*k)->path, times.message());
-  // Below the settings of the file itself.
-  for (const auto& t : *times)
-    all_.insert(all_.begin(), {known_->find(t.key), *read_value(t.value), from});
+  std::vector<setting> read;
+  const auto folder = fs::path{source}.parent_path();
+  if (auto done = known_->read_settings(**k, e.content, folder, from, read); !done) return done;
+  for (const auto& s : read) set_by_[s.key] = from.place + ": " + s.key;
+  // Those of a profile stand below the settings of the file itself.
+  all_.insert((*k)->path == "cost.profile" ? all_.begin() : all_.end(), read.begin(), read.end());
   return success();
 }
 
 void overrides::apply_to(job& j) const {
-  for (const bool short_forms : {true, false})
-    for (const auto& o : all_) {
-      if (!o.key->get != short_forms) continue;
-      RRFP_CHECK(o.key->set(j, o.content), "the values of an override were checked");
-      j.set_by[o.key->path] = o.from.place + ": " + o.key->path;
-    }
-}
-
-bool overrides::sets(std::string_view key) const {
-  return std::any_of(all_.begin(), all_.end(), [&](const auto& o) { return o.key->path == key; });
+  apply_settings(all_, j);
+  for (const auto& [key, place] : set_by_) j.set_by[key] = place;
 }
 
 std::vector<std::string> overrides::texts() const {
   std::vector<std::string> all;
-  for (const auto& o : all_)
-    if (const auto* text = std::get_if<std::string>(&o.content.data); o.key->is_text && text)
-      all.push_back(*text);
+  for (const auto& s : all_) {
+    if (!known_->find(s.key)->is_text) continue;
+    const auto read = read_value(s.value);
+    if (const auto* text = std::get_if<std::string>(&read->data)) all.push_back(*text);
+  }
   return all;
 }
 

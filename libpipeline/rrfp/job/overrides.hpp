@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,19 +29,15 @@ class overrides {
   void apply_to(job& j) const;
 
   /// Whether any setting sets this key itself, not by a short form.
-  bool sets(std::string_view key) const;
+  bool sets(std::string_view key) const { return set_by_.contains(key); }
   /// The values of the keys that take a text, as written, in the order of the file.
   std::vector<std::string> texts() const;
   bool empty() const { return all_.empty(); }
 
  private:
-  struct one {
-    const basic_key<job>* key = nullptr;
-    value content;
-    origin from;
-  };
   const schema* known_;
-  std::vector<one> all_;
+  std::vector<setting> all_;
+  std::map<std::string, std::string, std::less<>> set_by_;  ///< as job::set_by
 };
 
 }  // namespace rrfp::job

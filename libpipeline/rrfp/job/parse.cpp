@@ -106,33 +106,17 @@ status assign_override(draft& d, const std::string& text) {
   return success();
 }
 
-/// `key = value` with the value in the form in which the job holds it: absolute paths, canonical
-/// numbers. A profile becomes the times that it sets, so that it is read once.
-status read_settings(const schema& known, const entry& e, const fs::path& folder,
-                     const origin& from, std::vector<setting>& to) {
-  const auto k = key_of(known, e, from);
-  if (!k) return k.failure();
-  if (*k == nullptr) return success();
-  const auto read = known.read_value_of(**k, e.content, folder, from);
-  if (!read) return read.failure();
-  if ((*k)->path == "cost.profile") {
-    auto times = read_profile(std::get<std::string>(read->data));
-    if (!times) return from.blame((*k)->path, times.message());
-    to.insert(to.begin(), times->begin(), times->end());
-  } else {
-    to.push_back({(*k)->path, to_toml(*read)});
-  }
-  return success();
-}
-
 result<variant> read_variant(const schema& known, const table_entries& table,
                              const std::string& source, const fs::path& folder) {
   variant made;
   for (const auto& e : table.entries) {
     const auto from = at_line(source, e.line);
-    if (auto read = read_settings(known, e, folder, from, made.settings); !read)
+    const auto k = key_of(known, e, from);
+    if (!k) return k.failure();
+    if (*k == nullptr) continue;
+    if (auto read = known.read_settings(**k, e.content, folder, from, made.settings); !read)
       return read.failure();
-    if (e.name() != "name") continue;
+    if ((*k)->path != "name") continue;
     made.name = std::get<std::string>(e.content.data);
     made.settings.pop_back();
   }
@@ -166,20 +150,12 @@ std::string as_folder(const std::string& name) {
   return folder;
 }
 
-/// The job of one variant: its settings applied to the job. They have been validated and cannot
-/// fail.
-job apply(const job& base, const variant& v) {
+/// The job of one variant: its settings applied to the job.
+job job_of(const variant& v, const job& base) {
   auto made = base;
   made.name = v.name;
   made.compare.clear();
-  for (const bool short_forms : {true, false})
-    for (const auto& s : v.settings) {
-      const auto* k = schema_of(base).find(s.key);
-      RRFP_CHECK(k != nullptr, "a variant must set known keys");
-      if (!k->get != short_forms) continue;
-      const auto read = read_value(s.value);
-      RRFP_CHECK(read && k->set(made, *read), "the values of a variant must be valid");
-    }
+  apply_settings(v.settings, made);
   auto& dir = made.checkpoint.dir;
   if (!dir.empty()) dir = (fs::path{dir} / as_folder(v.name)).string();
   return made;
@@ -236,7 +212,7 @@ status validate_all(const draft& d, const document& doc, const policy_registry& 
     from.enter_variant(d.made.compare[i].name);
     for (const auto& e : doc.lists.front()[i].entries)
       from.record(e.name(), at_line(d.made.source, e.line));
-    if (auto valid = validate(apply(d.made, d.made.compare[i]), from, policies, use); !valid)
+    if (auto valid = validate(job_of(d.made.compare[i], d.made), from, policies, use); !valid)
       return valid;
   }
   return success();
@@ -291,7 +267,7 @@ status check_job(const job& j, const policy_registry& policies, job_use use) {
 std::vector<job> variants(const job& j) {
   if (j.compare.empty()) return {j};
   std::vector<job> all;
-  for (const auto& v : j.compare) all.push_back(apply(j, v));
+  for (const auto& v : j.compare) all.push_back(job_of(v, j));
   return all;
 }
 

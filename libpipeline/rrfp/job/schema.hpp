@@ -65,10 +65,11 @@ class schema {
   /// A job in which every key has its default.
   job defaults() const;
 
-  /// The value in the form in which the job holds it, with absolute paths. Error: of the wrong type
-  /// or out of range.
-  result<value> read_value_of(const key& k, const value& v, const std::filesystem::path& folder,
-                              const origin& from) const;
+  /// Adds the value in the form in which the job holds it: absolute paths, canonical numbers. A
+  /// profile becomes the times that it sets, so that it is read once; they stand below the settings
+  /// before them. Error: of the wrong type or out of range.
+  status read_settings(const key& k, const value& v, const std::filesystem::path& folder,
+                       const origin& from, std::vector<setting>& to) const;
 
  private:
   key_table<job> table_;

@@ -1,6 +1,8 @@
 /// What the sources of the schema share.
 #pragma once
 
+#include <span>
+
 #include <rrfp/job/schema.hpp>
 
 namespace rrfp::job {
@@ -18,6 +20,10 @@ void add_cost_keys(std::vector<key>& table);
 /// The value with absolute paths. Error: not UTF-8.
 result<value> resolved(const key& k, value v, const std::filesystem::path& folder,
                        const origin& from);
+
+/// Applies settings that were checked: short forms first, so that the keys that they set take
+/// precedence.
+void apply_settings(std::span<const setting> settings, job& j);
 
 /// The times that a profile sets: a file that holds those of [cost]. Error: names the file, and the
 /// line of a bad key.
