@@ -19,11 +19,17 @@ error outside(const std::string& expected, const value& v) {
   return error{"expected " + expected + ", got " + shown(v)};
 }
 
-/// Reads every item with `read`; an error names the entry.
+/// Reads one value, or every item of a list; an error names the entry.
 template <class T, class Read>
-result<std::vector<T>> read_each(const value_list& list, Read read) {
+result<std::vector<T>> read_each(const value& v, Read read) {
+  const auto* list = std::get_if<value_list>(&v.data);
+  if (list == nullptr) {
+    auto one = read(v);
+    if (!one) return one.failure();
+    return std::vector{static_cast<T>(std::move(one).value())};
+  }
   std::vector<T> all;
-  for (const auto& item : list) {
+  for (const auto& item : *list) {
     auto one = read(item);
     if (!one) return error{"entry " + std::to_string(all.size()) + ": " + one.message()};
     all.push_back(static_cast<T>(std::move(one).value()));
@@ -99,24 +105,12 @@ result<double> read_number(const value& v, number_range range) {
 
 result<std::vector<double>> read_numbers(const value& v, number_range range) {
   const auto* list = std::get_if<value_list>(&v.data);
-  if (list == nullptr) {
-    const auto x = read_number(v, range);
-    if (!x) return x.failure();
-    return std::vector{*x};
-  }
-  if (list->empty()) return outside("a number or an array of at least one", v);
-  return read_each<double>(*list, [&](const value& item) { return read_number(item, range); });
+  if (list != nullptr && list->empty()) return outside("a number or an array of at least one", v);
+  return read_each<double>(v, [&](const value& item) { return read_number(item, range); });
 }
 
 result<std::vector<std::uint32_t>> read_integers(const value& v, integer_range range) {
-  const auto* list = std::get_if<value_list>(&v.data);
-  if (list == nullptr) {
-    const auto x = read_integer(v, range);
-    if (!x) return x.failure();
-    return std::vector{static_cast<std::uint32_t>(*x)};
-  }
-  return read_each<std::uint32_t>(*list,
-                                  [&](const value& item) { return read_integer(item, range); });
+  return read_each<std::uint32_t>(v, [&](const value& item) { return read_integer(item, range); });
 }
 
 result<std::size_t> read_word(const value& v, const words& allowed) {
@@ -136,15 +130,9 @@ result<std::string> read_text(const value& v) {
 }
 
 result<std::vector<std::string>> read_texts(const value& v) {
-  const auto* list = std::get_if<value_list>(&v.data);
-  if (list == nullptr) {
-    if (!std::holds_alternative<std::string>(v.data))
-      return mismatch("a string or an array of strings", v);
-    auto text = read_text(v);
-    if (!text) return text.failure();
-    return std::vector{std::move(text).value()};
-  }
-  return read_each<std::string>(*list, read_text);
+  if (!std::holds_alternative<std::string>(v.data) && !std::holds_alternative<value_list>(v.data))
+    return mismatch("a string or an array of strings", v);
+  return read_each<std::string>(v, read_text);
 }
 
 result<bool> read_boolean(const value& v) {

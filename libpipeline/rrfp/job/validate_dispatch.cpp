@@ -24,15 +24,12 @@ status check_slot_unit(const job& j, const provenance& from) {
 
 status check_early_forwards(const job& j, const provenance& from) {
   const auto number = j.dispatch.early_forwards;
-  if (number == 0) return success();
-  if (j.dispatch.mode == dispatch_mode::in_order)
-    return from.blame("dispatch.early_forwards",
-                      "expected 0 in mode in-order, got " + std::to_string(number));
-  if (j.dispatch.slot_unit == slot_unit_kind::chunk)
-    return from.blame(
-        "dispatch.early_forwards",
-        "expected 0 with dispatch.slot_unit = \"chunk\", got " + std::to_string(number));
-  return success();
+  const bool in_order = j.dispatch.mode == dispatch_mode::in_order;
+  if (number == 0 || (!in_order && j.dispatch.slot_unit == slot_unit_kind::microbatch))
+    return success();
+  const auto* where = in_order ? "in mode in-order" : "with dispatch.slot_unit = \"chunk\"";
+  return from.blame("dispatch.early_forwards",
+                    std::string{"expected 0 "} + where + ", got " + std::to_string(number));
 }
 
 std::string describe_unknown(const std::string& policy, std::span<const std::string_view> known) {

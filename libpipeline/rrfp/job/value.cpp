@@ -70,15 +70,9 @@ std::string to_toml(const value& v) {
 std::string shown(const value& v) { return printable(to_toml(v)); }
 
 std::string describe(const value& v) {
-  struct namer {
-    std::string operator()(bool) const { return "a boolean "; }
-    std::string operator()(std::int64_t) const { return "an integer "; }
-    std::string operator()(double) const { return "a float "; }
-    std::string operator()(const std::string&) const { return "a string "; }
-    std::string operator()(const value_list&) const { return "an array "; }
-    std::string operator()(const foreign_value&) const { return ""; }
-  };
-  return std::visit(namer{}, v.data) + shown(v);
+  constexpr const char* types[] = {"a boolean ", "an integer ", "a float ",
+                                   "a string ",  "an array ",   ""};
+  return types[v.data.index()] + shown(v);
 }
 
 status check_utf8(std::string_view text) {
