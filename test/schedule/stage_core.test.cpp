@@ -1097,7 +1097,7 @@ TEST_CASE("A core moves with its state") {
   CHECK(second.ready() == 1);
   CHECK(second.config().stage == stage_id{1});
   CHECK(second.hint().name() == "table");
-  CHECK(second.backward_of(microbatch_id{0}, chunk_id{0}) == task_kind::backward_weight);
+  CHECK(second.hint().backward_of(microbatch_id{0}, chunk_id{0}) == task_kind::backward_weight);
 }
 
 // ---- broken protocol

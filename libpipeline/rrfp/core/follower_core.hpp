@@ -83,10 +83,11 @@ class follower_core {
   bool take(const piece& m);
   bool take(const no_exchange& m);
   bool take(const leader_returns&);
-  bool take(const introduce&) { return false; }
-  bool take(const inquiry&) { return false; }
-  bool take(const ping&) { return false; }
-  bool take(const malformed&) { return false; }
+  /// All that the leader may not say.
+  template <class Message>
+  bool take(const Message&) {
+    return false;
+  }
 
   /// `is_gone`: there is no process that could lead soon.
   void retry(std::string waiting, bool is_gone = false);

@@ -195,14 +195,12 @@ void leader_core::begin_job() {
   start told{o.description};
   for (std::uint32_t n = 0; n < o.nodes; ++n) {
     const auto* p = by_node_[n];
-    if (node_id{n} == own()) {
-      roster_.push_back({n, host_, o.description});
-      if (port_ != 0) told.successors.push_back({n, host_, port_});
-      continue;
-    }
     if (has_joined(node_id{n})) {
-      roster_.push_back({n, p->host, p->description});
-      if (p->port != 0) told.successors.push_back({n, p->host, p->port});
+      const bool is_own = node_id{n} == own();
+      const auto& host = is_own ? host_ : p->host;
+      const auto port = is_own ? port_ : p->port;
+      roster_.push_back({n, host, is_own ? o.description : p->description});
+      if (port != 0) told.successors.push_back({n, host, port});
       continue;
     }
     if (p != nullptr) drop(p->id, "the job goes on without it");

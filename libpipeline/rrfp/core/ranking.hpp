@@ -42,8 +42,8 @@ class ranking {
 
  private:
   std::size_t index(const task& t) const {
-    const std::size_t row = t.kind == task_kind::forward ? 0 : t.kind == task_kind::weight ? 2 : 1;
-    return (row * chunks_ + t.chunk.value()) * microbatches_ + t.mb.value();
+    return (std::size_t{task_row(t.kind)} * chunks_ + t.chunk.value()) * microbatches_ +
+           t.mb.value();
   }
 
   std::unique_ptr<policy> hint_;

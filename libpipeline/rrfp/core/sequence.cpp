@@ -11,7 +11,7 @@ std::string at_stage(std::uint32_t stage, const task& t) {
   return to_string(t) + " of stage " + std::to_string(stage);
 }
 
-/// One mark for each (row, chunk, microbatch) of one stage; row 0: F, 1: B or BW, 2: W.
+/// One mark for each (task_row(), chunk, microbatch) of one stage.
 class task_marks {
  public:
   explicit task_marks(const pipeline_shape& shape)
@@ -20,22 +20,19 @@ class task_marks {
   bool is_foreign(const task& t) const {
     return t.mb.value() >= shape_.microbatches || t.chunk.value() >= shape_.chunks;
   }
-  bool test(int row, microbatch_id mb, chunk_id chunk) const {
-    return done_[index(row, mb, chunk)];
+  bool test(const task& t) const { return done_[index(t)]; }
+  bool test_weight(microbatch_id mb, chunk_id chunk) const {
+    return test({task_kind::weight, mb, chunk});
   }
-  bool test(const task& t) const { return test(row(t.kind), t.mb, t.chunk); }
   void set(const task& t) {
-    done_[index(row(t.kind), t.mb, t.chunk)] = true;
-    if (t.kind == task_kind::backward_weight) done_[index(2, t.mb, t.chunk)] = true;
-  }
-  static int row(task_kind kind) {
-    return kind == task_kind::forward ? 0 : kind == task_kind::weight ? 2 : 1;
+    done_[index(t)] = true;
+    if (has_weight(t.kind)) done_[index({task_kind::weight, t.mb, t.chunk})] = true;
   }
 
  private:
-  std::size_t index(int row, microbatch_id mb, chunk_id chunk) const {
-    return (static_cast<std::size_t>(row) * shape_.chunks + chunk.value()) * shape_.microbatches +
-           mb.value();
+  std::size_t index(const task& t) const {
+    return std::size_t{task_row(t.kind)} * shape_.chunks * shape_.microbatches +
+           shape_.index(t.mb, t.chunk);
   }
   pipeline_shape shape_;
   std::vector<bool> done_;
@@ -148,8 +145,7 @@ class sequence_policy final : public policy {
   std::size_t index(const task& t) const {
     RRFP_CHECK(t.mb.value() < microbatches_ && t.chunk.value() < chunks_,
                "the task must belong to the sequence");
-    return (static_cast<std::size_t>(task_marks::row(t.kind)) * chunks_ + t.chunk.value()) *
-               microbatches_ +
+    return (std::size_t{task_row(t.kind)} * chunks_ + t.chunk.value()) * microbatches_ +
            t.mb.value();
   }
 
@@ -195,7 +191,7 @@ status check_sequence(const pipeline_shape& shape, stage_id stage, const sequenc
       return error{at_stage(stage.value(), t) + " does not exist: the job has " +
                    std::to_string(shape.microbatches) + " microbatches and " +
                    std::to_string(shape.chunks) + " chunks"};
-    if (seen.test(t) || (t.kind == task_kind::backward_weight && seen.test(2, t.mb, t.chunk)))
+    if (seen.test(t) || (t.kind == task_kind::backward_weight && seen.test_weight(t.mb, t.chunk)))
       return error{at_stage(stage.value(), t) + " occurs twice"};
     seen.set(t);
   }
@@ -248,7 +244,7 @@ status check_slots(const pipeline_shape& shape, stage_id stage, const sequence& 
     if (!has_weight(t.kind)) continue;
     due.set({task_kind::weight, t.mb, t.chunk});
     auto& next = fold_next[t.chunk.value()];
-    for (; next < shape.microbatches && due.test(2, microbatch_id{next}, t.chunk); ++next)
+    for (; next < shape.microbatches && due.test_weight(microbatch_id{next}, t.chunk); ++next)
       slots.activation_ends(microbatch_id{next});
   }
   return success();

@@ -647,9 +647,6 @@ const stage_config& stage_core::config() const { return impl_->config_; }
 std::uint32_t stage_core::microbatches() const { return impl_->microbatches(); }
 const policy& stage_core::hint() const { return impl_->ranking_.hint(); }
 const memory_use& stage_core::memory() const { return impl_->slots_.use(); }
-task_kind stage_core::backward_of(microbatch_id mb, chunk_id chunk) const {
-  return impl_->ranking_.hint().backward_of(mb, chunk);
-}
 std::uint32_t stage_core::outstanding() const {
   return static_cast<std::uint32_t>(impl_->running_.size());
 }

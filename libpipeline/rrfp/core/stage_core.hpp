@@ -94,8 +94,6 @@ class stage_core {
   const memory_use& memory() const;
   /// The task that `decide` would launch now; nothing: none.
   std::optional<task> next() const;
-  /// BW or B for this microbatch and chunk, as the policy chose.
-  task_kind backward_of(microbatch_id mb, chunk_id chunk) const;
   /// Launches not yet finished on every rank.
   std::uint32_t outstanding() const;
   /// Tasks of this step that are not launched yet.

@@ -30,6 +30,11 @@ constexpr bool has_weight(task_kind kind) {
   return kind == task_kind::weight || kind == task_kind::backward_weight;
 }
 
+/// F: 0; B and BW, of which a microbatch and chunk have one: 1; W: 2.
+constexpr std::uint32_t task_row(task_kind kind) {
+  return is_backward(kind) ? 1 : kind == task_kind::weight ? 2 : 0;
+}
+
 struct task {
   task_kind kind = task_kind::forward;
   microbatch_id mb;

@@ -195,8 +195,6 @@ class transport_core {
   };
   template <class Header>
   limit limit_of(const Header& h) const;
-  template <class Header>
-  bool fits(node_id to, const Header& h);
 
   const transport_core_options options_;
   std::map<node_id, peer> peers_;

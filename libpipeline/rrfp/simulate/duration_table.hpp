@@ -60,8 +60,7 @@ class duration_table final : public cost_model {
 
  private:
   enum class row_kind : std::uint8_t { forward, backward, weight, backward_weight, act, grad };
-  static constexpr int row_kinds = 6;
-  static constexpr std::string_view row_names[row_kinds] = {"F", "B", "W", "BW", "act", "grad"};
+  static constexpr std::string_view row_names[] = {"F", "B", "W", "BW", "act", "grad"};
 
   struct key {
     std::uint64_t step = 0;

@@ -407,7 +407,7 @@ class simulation {
     if (!from) return "nothing";
     auto wanted = from->what;
     if (is_backward(wanted.kind))
-      wanted.kind = stages_[from->stage.value()].core.backward_of(wanted.mb, wanted.chunk);
+      wanted.kind = stages_[from->stage.value()].core.hint().backward_of(wanted.mb, wanted.chunk);
     return to_string(wanted) + " of stage " + std::to_string(from->stage.value());
   }
 
