@@ -19,8 +19,6 @@ std::string row(const key& k, const job& defaults) {
          (preset.empty() ? "" : "`" + preset + "`") + " | " + k.meaning + " |\n";
 }
 
-constexpr std::string_view head = "| key | value | default | meaning |\n|---|---|---|---|\n";
-
 }  // namespace
 
 std::string job_reference_markdown(const schema& of) {
@@ -30,14 +28,15 @@ std::string job_reference_markdown(const schema& of) {
       "A job is one TOML file. `--set section.key=value` overrides a key; a text needs no quotes\n"
       "there. Relative paths are relative to the folder of the job file; in an override, to the\n"
       "current folder.\n\n";
-  text += head;
-  for (const auto& k : of.keys())
-    if (k.section().empty()) text += row(k, defaults);
+  const auto add_rows = [&](std::string_view section) {
+    text += "| key | value | default | meaning |\n|---|---|---|---|\n";
+    for (const auto& k : of.keys())
+      if (k.section() == section) text += row(k, defaults);
+  };
+  add_rows("");
   for (const auto& s : of.table().sections) {
     text += "\n## [" + std::string{s.name} + "]\n" + std::string{s.meaning} + "\n\n";
-    text += head;
-    for (const auto& k : of.keys())
-      if (k.section() == s.name) text += row(k, defaults);
+    add_rows(s.name);
   }
   text +=
       "\n## [[compare]]\n"

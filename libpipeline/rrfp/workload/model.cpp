@@ -11,21 +11,17 @@ std::uint64_t key_width(const block& b) { return std::uint64_t{b.kv_heads} * b.h
 /// The width of the inner activations of a feed-forward part.
 double inner_width(const block& b) { return (b.gated ? 3.0 : 2.0) * b.feed_forward; }
 
-}  // namespace
-
-std::uint64_t feed_forward_parameters(const block& b) {
-  const auto matrices = b.gated ? 3U : 2U;
-  return std::uint64_t{matrices} * b.hidden * b.feed_forward;
-}
-
-namespace {
-
 /// Attention, and the router of a mixture.
 std::uint64_t other_parameters(const block& b) {
   return b.hidden * (2 * query_width(b) + 2 * key_width(b) + b.experts);
 }
 
 }  // namespace
+
+std::uint64_t feed_forward_parameters(const block& b) {
+  const auto matrices = b.gated ? 3U : 2U;
+  return std::uint64_t{matrices} * b.hidden * b.feed_forward;
+}
 
 std::uint64_t parameters(const block& b) {
   return other_parameters(b) + std::max(b.experts, 1U) * feed_forward_parameters(b);
