@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <rrfp/base/enum_names.hpp>
 #include <rrfp/base/step_name.hpp>
 
 namespace rrfp::messaging {
@@ -16,15 +17,9 @@ std::string name_of(const rank_address& a) {
 }
 
 std::string name_of(payload kind) {
-  switch (kind) {
-    case payload::activation: return "an activation";
-    case payload::gradient: return "a gradient";
-    case payload::tied_gradient: return "a tied gradient";
-    case payload::signal: return "a signal";
-    case payload::opened_sum: return "a sum of gradients";
-    case payload::copy_piece: return "a piece of a copy";
-  }
-  return "a message";
+  return std::string{name_in({"an activation", "a gradient", "a tied gradient", "a signal",
+                              "a sum of gradients", "a piece of a copy"},
+                             kind)};
 }
 
 std::string name_of(const tensor_header& h) {
