@@ -72,9 +72,11 @@ status overrides::add(const entry& e, const std::string& source) {
   std::vector<setting> read;
   const auto folder = fs::path{source}.parent_path();
   if (auto done = known_->read_settings(**k, e.content, folder, from, read); !done) return done;
-  for (const auto& s : read) set_by_[s.key] = from.place + ": " + s.key;
   // Those of a profile stand below the settings of the file itself.
-  all_.insert((*k)->path == "cost.profile" ? all_.begin() : all_.end(), read.begin(), read.end());
+  const bool is_below = (*k)->path == "cost.profile";
+  for (const auto& s : read)
+    if (!is_below || !set_by_.contains(s.key)) set_by_[s.key] = from.place + ": " + s.key;
+  all_.insert(is_below ? all_.begin() : all_.end(), read.begin(), read.end());
   return success();
 }
 

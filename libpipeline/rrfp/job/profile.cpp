@@ -10,7 +10,6 @@ result<std::vector<setting>> read_profile(const std::string& path) {
   const auto doc = read_toml(*text, path, {});
   if (!doc) return doc.failure();
   std::vector<setting> all;
-  job scratch;
   for (const auto& e : doc->entries) {
     const auto from = at_line(path, e.line);
     const auto k = runtime_schema().table().key_of(e, from);
@@ -18,9 +17,8 @@ result<std::vector<setting>> read_profile(const std::string& path) {
     if (!is_time) return from.blame(e.name(), "expected only the times of [cost] in a profile");
     if (!k) return k.failure();
     if (*k == nullptr) continue;
-    if (const auto set = (*k)->set(scratch, e.content); !set)
-      return from.blame((*k)->path, set.message());
-    all.push_back({(*k)->path, to_toml((*k)->get(scratch))});
+    if (auto read = runtime_schema().read_settings(**k, e.content, {}, from, all); !read)
+      return read.failure();
   }
   if (all.empty()) return error{path + ": expected at least one key of [cost], got none"};
   return all;
