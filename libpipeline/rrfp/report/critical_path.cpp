@@ -1,33 +1,14 @@
 #include <rrfp/report/critical_path.hpp>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <set>
 #include <unordered_map>
 
 namespace rrfp::report {
 
 namespace {
-
-/// Identifies a message between tasks: the output of a virtual stage for a microbatch.
-struct output_key {
-  replica_id replica;
-  step_id step;
-  virtual_stage_id vs;
-  bool forward = false;
-  microbatch_id mb;
-
-  bool operator==(const output_key&) const = default;
-};
-
-struct output_hash {
-  std::size_t operator()(const output_key& k) const {
-    std::size_t h = k.replica.value();
-    for (const std::uint64_t part : {k.step.value(), std::uint64_t{k.vs.value()},
-                                     std::uint64_t{k.forward}, std::uint64_t{k.mb.value()}})
-      h = (h ^ part) * 0x9e3779b97f4a7c15u;
-    return h;
-  }
-};
 
 class path_finder {
  public:
@@ -38,14 +19,14 @@ class path_finder {
         before_[task] = before;
         before = task;
         ++tasks_;
-        keep_latest(launches_[{stage_number(*task), task->seq.value()}], task);
-        if (task->what.kind != task_kind::weight) keep_latest(outputs_[output_of(*task)], task);
+        keep_latest(launches_[{stage_number(*task), task->seq}], task);
+        if (task->what.kind != task_kind::weight)
+          keep_latest(outputs_[output_of(run_.shape, *task)], task);
         keep_latest(last_of_step_[task->step], task);
       }
     }
     for (const auto& w : run_.waits)
-      if (ends_with_an_arrival(w.what.why))
-        woken_[{stage_number(w), static_cast<std::uint64_t>(w.end)}] = true;
+      if (ends_with_an_arrival(w.what.why)) woken_.emplace(stage_number(w), w.end);
     path_.by_stage.resize(run_.shape.stages);
   }
 
@@ -80,14 +61,6 @@ class path_finder {
   }
 
  private:
-  struct place_hash {
-    std::size_t operator()(const std::pair<std::size_t, std::uint64_t>& p) const {
-      return (p.first + 1) * 0x9e3779b97f4a7c15u ^ p.second;
-    }
-  };
-  template <class Value>
-  using by_place = std::unordered_map<std::pair<std::size_t, std::uint64_t>, Value, place_hash>;
-
   static void keep_latest(const traced_task*& kept, const traced_task* t) {
     if (kept == nullptr || kept->end < t->end) kept = t;
   }
@@ -97,17 +70,12 @@ class path_finder {
     return static_cast<std::size_t>(r.replica.value()) * run_.shape.stages + r.stage.value();
   }
 
-  output_key output_of(const traced_task& t) const {
-    return {t.replica, t.step, run_.shape.virtual_stage(t.stage, t.what.chunk),
-            t.what.kind == task_kind::forward, t.what.mb};
-  }
-
   /// The task whose output this one needs, on the rank that ended last.
   const traced_task* sender_of(const traced_task& t) const {
     const auto sender = run_.shape.producer_of(t.stage, t.what);
     if (!sender) return nullptr;
-    auto wanted = output_of(t);
-    wanted.vs = sender->vs;
+    auto wanted = output_of(run_.shape, t);
+    std::get<virtual_stage_id>(wanted) = sender->vs;
     const auto found = outputs_.find(wanted);
     // A task that began no earlier cannot be the sender.
     return found == outputs_.end() || found->second->begin >= t.begin ? nullptr : found->second;
@@ -118,14 +86,14 @@ class path_finder {
   const traced_task* previous_launch(const traced_task& t) const {
     const auto* own = before_.at(&t);
     if (own == nullptr || own->step != t.step) return nullptr;
-    const auto* latest = launches_.at({stage_number(*own), own->seq.value()});
+    const auto* latest = launches_.at({stage_number(*own), own->seq});
     return latest->end <= t.begin ? latest : own;
   }
 
   std::pair<const traced_task*, predecessor> predecessor_of(const traced_task& t) const {
     const auto* sender = sender_of(t);
     const auto* before = previous_launch(t);
-    const bool woken = woken_.contains({stage_number(t), static_cast<std::uint64_t>(t.decided)});
+    const bool woken = woken_.contains({stage_number(t), t.decided});
     if (sender != nullptr && (before == nullptr || woken || sender->end > before->end))
       return {sender, predecessor::sender};
     if (before != nullptr) return {before, predecessor::previous_launch};
@@ -151,10 +119,10 @@ class path_finder {
   const timeline& timeline_;
   const traced_run& run_;
   std::unordered_map<const traced_task*, const traced_task*> before_;
-  std::unordered_map<output_key, const traced_task*, output_hash> outputs_;
-  std::unordered_map<step_id, const traced_task*> last_of_step_;
-  by_place<const traced_task*> launches_;
-  by_place<bool> woken_;
+  std::map<task_output, const traced_task*> outputs_;
+  std::map<step_id, const traced_task*> last_of_step_;
+  std::map<std::pair<std::size_t, launch_seq>, const traced_task*> launches_;  ///< by stage
+  std::set<std::pair<std::size_t, nanoseconds>> woken_;
   std::size_t tasks_ = 0;
   nanoseconds cursor_ = 0;
   critical_path path_;

@@ -33,24 +33,19 @@ auto order_of(const timed_task& t) {
   return std::tuple{t.step, t.replica, t.stage, t.what.chunk, t.what.mb, t.what.kind};
 }
 
-/// Joins the pieces of each task. `pieces` are ordered by task and number.
-std::vector<launched> whole_tasks(const std::vector<launched>& pieces) {
-  std::vector<launched> tasks;
-  for (const auto& p : pieces) {
-    if (p.piece == 0 || tasks.empty() || order_of(tasks.back().timed) != order_of(p.timed)) {
-      tasks.push_back(p);
-      continue;
-    }
-    auto& whole = tasks.back();
-    whole.timed.took += p.timed.took;
-    whole.timed.undelayed += p.timed.undelayed;
-    whole.ranks = std::min(whole.ranks, p.ranks);
-    whole.end = std::max(whole.end, p.end);
-  }
-  return tasks;
+/// Merges neighbours of equal `key` by `merge`.
+template <class Key, class Merge>
+std::vector<launched> merged_by(const std::vector<launched>& all, Key key, Merge merge) {
+  std::vector<launched> made;
+  for (const auto& l : all)
+    if (made.empty() || key(made.back()) != key(l))
+      made.push_back(l);
+    else
+      merge(made.back(), l);
+  return made;
 }
 
-/// Ordered by step, replica, stage, chunk, microbatch and kind.
+/// Whole tasks, ordered by step, replica, stage, chunk, microbatch and kind.
 std::vector<launched> launches_of(const traced_run& run, step_id first, step_id last) {
   std::vector<launched> all;
   for (const auto& t : run.tasks)
@@ -64,19 +59,19 @@ std::vector<launched> launches_of(const traced_run& run, step_id first, step_id 
            t.end});
   const auto key = [](const launched& l) { return std::tuple{order_of(l.timed), l.piece}; };
   std::ranges::stable_sort(all, {}, key);
-  std::vector<launched> merged;
-  for (const auto& l : all) {
-    if (merged.empty() || key(merged.back()) != key(l)) {
-      merged.push_back(l);
-      continue;
-    }
-    auto& m = merged.back();
-    m.timed.took = std::max(m.timed.took, l.timed.took);
-    m.timed.undelayed = std::max(m.timed.undelayed, l.timed.undelayed);
-    m.end = std::max(m.end, l.end);
+  const auto pieces = merged_by(all, key, [](launched& m, const launched& of_rank) {
+    m.timed.took = std::max(m.timed.took, of_rank.timed.took);
+    m.timed.undelayed = std::max(m.timed.undelayed, of_rank.timed.undelayed);
+    m.end = std::max(m.end, of_rank.end);
     ++m.ranks;
-  }
-  return whole_tasks(merged);
+  });
+  const auto task_key = [](const launched& l) { return order_of(l.timed); };
+  return merged_by(pieces, task_key, [](launched& m, const launched& piece) {
+    m.timed.took += piece.timed.took;
+    m.timed.undelayed += piece.timed.undelayed;
+    m.ranks = std::min(m.ranks, piece.ranks);
+    m.end = std::max(m.end, piece.end);
+  });
 }
 
 /// Empty if the launches form a complete step, else the first missing task.
@@ -114,7 +109,7 @@ class message_finder {
     for (const auto& w : run.waits)
       if (ends_with_an_arrival(w.what.why)) woken_.emplace(w.replica, w.stage, w.end);
     for (const auto& l : launches)
-      if (l.timed.what.kind != task_kind::weight) ends_[output_of(l.timed)] = l.end;
+      if (l.timed.what.kind != task_kind::weight) ends_[output_of(shape_, l.timed)] = l.end;
   }
 
   std::vector<timed_message> find() const {
@@ -124,7 +119,7 @@ class message_finder {
       const auto sender = shape_.producer_of(t.stage, t.what);
       // A transfer within a stage is not a message.
       if (!sender || sender->stage == t.stage) continue;
-      auto wanted = output_of(t);
+      auto wanted = output_of(shape_, t);
       const auto to = std::exchange(std::get<virtual_stage_id>(wanted), sender->vs);
       const auto sent = ends_.find(wanted);
       if (sent == ends_.end() || !woken_.contains({t.replica, t.stage, l.decided})) continue;
@@ -136,17 +131,10 @@ class message_finder {
   }
 
  private:
-  using output = std::tuple<step_id, replica_id, virtual_stage_id, microbatch_id, bool>;
-
-  output output_of(const timed_task& t) const {
-    return {t.step, t.replica, shape_.virtual_stage(t.stage, t.what.chunk), t.what.mb,
-            t.what.kind == task_kind::forward};
-  }
-
   const pipeline_shape& shape_;
   const std::vector<launched>& launches_;
   std::set<std::tuple<replica_id, stage_id, nanoseconds>> woken_;
-  std::map<output, nanoseconds> ends_;
+  std::map<task_output, nanoseconds> ends_;
 };
 
 /// Milliseconds.

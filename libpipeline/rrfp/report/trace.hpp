@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include <rrfp/base/ids.hpp>
@@ -44,6 +45,16 @@ struct traced_task {
 /// Whether such a wait ends when an input arrives.
 inline bool ends_with_an_arrival(wait_cause c) {
   return c == wait_cause::input || c == wait_cause::in_order || c == wait_cause::ranks;
+}
+
+/// What a task sends: the output of a virtual stage for a microbatch; true: of F.
+using task_output = std::tuple<step_id, replica_id, virtual_stage_id, microbatch_id, bool>;
+
+/// `t` has the members replica, step, stage and what.
+template <class Task>
+task_output output_of(const pipeline_shape& shape, const Task& t) {
+  return {t.step, t.replica, shape.virtual_stage(t.stage, t.what.chunk), t.what.mb,
+          t.what.kind == task_kind::forward};
 }
 
 /// An interval in which a stage had nothing to launch.
