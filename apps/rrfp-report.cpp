@@ -194,52 +194,50 @@ result<std::vector<output>> make_profiles(const options& wanted,
   return made;
 }
 
-int make_report(const options& wanted) {
-  if (auto can = check_options(wanted); !can) return apps::end_with(can.failure());
+status make_report(const options& wanted) {
+  if (auto can = check_options(wanted); !can) return can;
   std::optional<report::step_range> range;
   if (!wanted.steps.empty()) {
     range = range_of(wanted.steps);
     if (!range)
-      return apps::end_with({fmt::format(
+      return error{fmt::format(
           "--steps: expected FIRST:LAST with 1 <= FIRST <= LAST, or one step, got \"{}\"",
-          wanted.steps)});
+          wanted.steps)};
   }
   std::vector<std::pair<std::string, std::string>> files{{"--out", wanted.out},
                                                          {"--svg", wanted.svg}};
   for (const auto& file : wanted.profiles) files.emplace_back("--profile", file);
-  if (auto can = apps::check_outputs(wanted.traces, files); !can)
-    return apps::end_with(can.failure());
+  if (auto can = apps::check_outputs(wanted.traces, files); !can) return can;
   std::vector<std::string> notes;
   auto read = read_runs(wanted, notes);
-  if (!read) return apps::end_with(read.failure());
+  if (!read) return read.failure();
   const auto runs = choose(std::move(*read), wanted.runs);
-  if (!runs) return apps::end_with(runs.failure());
+  if (!runs) return runs.failure();
 
   std::vector<output> outputs;
   if (!wanted.profiles.empty()) {
     auto profiles = make_profiles(wanted, *runs, range);
-    if (!profiles) return apps::end_with(profiles.failure());
+    if (!profiles) return profiles.failure();
     outputs = std::move(*profiles);
   }
   if (!wanted.out.empty() || !wanted.svg.empty()) {
     const auto step = shown_step(wanted, *runs, range);
-    if (!step) return apps::end_with(step.failure());
+    if (!step) return step.failure();
     if (!wanted.out.empty()) {
       auto page = make_page(wanted, *runs, range, *step, std::move(notes));
-      if (!page) return apps::end_with(page.failure());
+      if (!page) return page.failure();
       outputs.push_back(std::move(*page));
     }
     if (!wanted.svg.empty()) {
       auto picture = make_picture(wanted, *runs, *step);
-      if (!picture) return apps::end_with(picture.failure());
+      if (!picture) return picture.failure();
       outputs.push_back(std::move(*picture));
     }
   }
   for (const auto& p : outputs)
-    if (auto written = files::write_atomically(p.file, p.text); !written)
-      return apps::end_with({p.option + " " + written.message(), error_kind::failed});
+    if (auto written = apps::write_output(p.option, p.file, p.text); !written) return written;
   for (const auto& p : outputs) apps::print("{}", p.message);
-  return exit_done;
+  return success();
 }
 
 int run(int argc, char** argv) {
@@ -298,7 +296,8 @@ int run(int argc, char** argv) {
       ->allow_extra_args(false);
   app.add_option("--title", wanted.title, "The page's heading")->capture_default_str();
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
-  return make_report(wanted);
+  const auto done = make_report(wanted);
+  return done ? exit_done : apps::end_with(done.failure());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -41,6 +42,14 @@ inline status check_distinct(const std::vector<std::string>& inputs,
                    ", which it would replace"};
   }
   return success();
+}
+
+/// Writes the file of `option`, whole. An empty path passes. Errors are error_kind::failed.
+inline status write_output(const std::string& option, const std::string& path,
+                           std::string_view text) {
+  if (path.empty()) return success();
+  const auto written = files::write_atomically(path, text);
+  return written ? success() : status{error{option + " " + written.message(), error_kind::failed}};
 }
 
 /// Both checks.

@@ -98,21 +98,21 @@ class observers final : public simulate::observer {
   std::vector<simulate::observer*> list_;
 };
 
-int simulate_one(const options& wanted, const job::job& j, std::string& json) {
+status simulate_one(const options& wanted, const job::job& j, std::string& json) {
   const auto dispatch = plan::make_dispatch_plan(j, policies::registry());
-  if (!dispatch) return apps::end_with(dispatch.failure());
+  if (!dispatch) return dispatch.failure();
   const auto expected = plan::expected_costs(j);
-  if (!expected) return apps::end_with(expected.failure());
+  if (!expected) return expected.failure();
   const simulate::cost_model* costs = &*expected;
   const auto simulation = plan::simulation_of(*dispatch, *expected, wanted.steps);
   auto table = result<simulate::duration_table>{simulate::duration_table{dispatch->shape}};
   std::optional<admitted_costs> admitted;
   if (!wanted.durations.empty()) {
     table = simulate::duration_table::read(wanted.durations, dispatch->shape);
-    if (!table) return apps::end_with(table.failure());
+    if (!table) return table.failure();
     costs = &admitted.emplace(*table, dispatch->shape, j.dispatch.admit, wanted.steps);
     if (auto covered = costs->covers(simulation); !covered)
-      return apps::end_with(within(wanted.durations, covered.failure()));
+      return within(wanted.durations, covered.failure());
   }
 
   observers watchers;
@@ -121,53 +121,74 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
   if (wanted.gaps) watchers.add(&gaps);
   if (!wanted.write_durations.empty()) watchers.add(&durations);
   const auto ran = simulate::run(simulation, *costs, &watchers);
-  if (!ran) return apps::end_with(within(j.source, ran.failure()));
+  if (!ran) return within(j.source, ran.failure());
 
   apps::print("{}: {}{}", j.name, apps::table_of(*ran, *dispatch), apps::text_of(gaps));
   json += apps::json_of(*ran, *dispatch, j.name) + "\n";
-  if (!wanted.write_durations.empty())
-    if (auto written = files::write_atomically(wanted.write_durations, durations.table().text());
-        !written)
-      return apps::end_with({"--write-durations " + written.message(), error_kind::failed});
-  if (!wanted.write_schedule.empty()) {
-    std::vector<sequence> order;
-    for (const auto& stage : ran->stages) order.push_back(stage.order);
-    if (auto written = files::write_atomically(wanted.write_schedule,
-                                               policies::write_csv(order, dispatch->shape));
-        !written)
-      return apps::end_with({"--write-schedule " + written.message(), error_kind::failed});
-  }
-  return exit_done;
+  if (auto written =
+          apps::write_output("--write-durations", wanted.write_durations, durations.table().text());
+      !written)
+    return written;
+  if (wanted.write_schedule.empty()) return success();
+  std::vector<sequence> order;
+  for (const auto& stage : ran->stages) order.push_back(stage.order);
+  return apps::write_output("--write-schedule", wanted.write_schedule,
+                            policies::write_csv(order, dispatch->shape));
 }
 
-int forecast_from(const options& wanted) {
+status forecast_from(const options& wanted) {
   if (auto can =
           apps::check_outputs(wanted.traces, {{"--json", wanted.json}, {"--chart", wanted.chart}});
       !can)
-    return apps::end_with(can.failure());
+    return can;
   const auto made = apps::forecasts_from(wanted.traces, wanted.log, wanted.backward_share);
-  if (!made) return apps::end_with(made.failure());
+  if (!made) return made.failure();
   if (!wanted.chart.empty() && made->charts.size() != 1)
-    return apps::end_with({fmt::format("--chart needs one run, got {}", made->charts.size())});
+    return error{fmt::format("--chart needs one run, got {}", made->charts.size())};
   apps::print("{}", made->table);
   if (!wanted.chart.empty())
-    if (auto written = files::write_atomically(wanted.chart, made->charts.front()); !written)
-      return apps::end_with({"--chart " + written.message(), error_kind::failed});
-  if (!wanted.json.empty())
-    if (auto written = files::write_atomically(wanted.json, made->json); !written)
-      return apps::end_with({"--json " + written.message(), error_kind::failed});
-  return exit_done;
+    if (auto written = apps::write_output("--chart", wanted.chart, made->charts.front()); !written)
+      return written;
+  return apps::write_output("--json", wanted.json, made->json);
 }
 
-int simulate_losses(const options& wanted, const job::job& j, std::string& json) {
+status simulate_losses(const options& wanted, const job::job& j, std::string& json) {
   const auto made = apps::losses_of(j, wanted.losses, wanted.steps);
-  if (!made) return apps::end_with(made.failure());
+  if (!made) return made.failure();
   apps::print("{}", apps::table_of(*made));
   json += apps::json_of(*made) + "\n";
-  if (!wanted.chart.empty())
-    if (auto written = files::write_atomically(wanted.chart, apps::chart_of(*made)); !written)
-      return apps::end_with({"--chart " + written.message(), error_kind::failed});
-  return exit_done;
+  if (wanted.chart.empty()) return success();
+  return apps::write_output("--chart", wanted.chart, apps::chart_of(*made));
+}
+
+status simulate_all(const options& wanted) {
+  if (!wanted.traces.empty()) return forecast_from(wanted);
+  if (wanted.job.empty()) return error{"expected a job, or --from TRACE..."};
+  if (!wanted.chart.empty() && wanted.losses.mtbf_hours.empty())
+    return error{"--chart needs --losses or --from"};
+
+  if (auto can = apps::check_outputs({wanted.job}, {{"--write-durations", wanted.write_durations},
+                                                    {"--write-schedule", wanted.write_schedule},
+                                                    {"--json", wanted.json},
+                                                    {"--chart", wanted.chart}});
+      !can)
+    return can;
+  const auto loaded = job::load_job(wanted.job, policies::registry(), wanted.settings,
+                                    job::job_use::simulate, study::schema());
+  if (!loaded) return loaded.failure();
+  for (const auto& note : loaded->notes) apps::complain("{}", note);
+  const auto jobs = job::variants(*loaded);
+  if (jobs.size() > 1 && !(wanted.write_durations.empty() && wanted.write_schedule.empty()))
+    return error{"--write-durations and --write-schedule need a job without [[compare]]"};
+  if (jobs.size() > 1 && !wanted.chart.empty())
+    return error{"--chart needs a job without [[compare]]"};
+  std::string json;
+  for (const auto& j : jobs)
+    if (auto done = wanted.losses.mtbf_hours.empty() ? simulate_one(wanted, j, json)
+                                                     : simulate_losses(wanted, j, json);
+        !done)
+      return done;
+  return apps::write_output("--json", wanted.json, json);
 }
 
 /// The options of --losses.
@@ -227,37 +248,8 @@ int run(int argc, char** argv) {
        {"--set", "--steps", "--durations", "--write-durations", "--write-schedule", "--gaps"})
     app.get_option("--from")->excludes(of_job);
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
-  if (!wanted.traces.empty()) return forecast_from(wanted);
-  if (wanted.job.empty()) return apps::end_with({"expected a job, or --from TRACE..."});
-  if (!wanted.chart.empty() && wanted.losses.mtbf_hours.empty())
-    return apps::end_with({"--chart needs --losses or --from"});
-
-  if (auto can = apps::check_outputs({wanted.job}, {{"--write-durations", wanted.write_durations},
-                                                    {"--write-schedule", wanted.write_schedule},
-                                                    {"--json", wanted.json},
-                                                    {"--chart", wanted.chart}});
-      !can)
-    return apps::end_with(can.failure());
-  const auto loaded = job::load_job(wanted.job, policies::registry(), wanted.settings,
-                                    job::job_use::simulate, study::schema());
-  if (!loaded) return apps::end_with(loaded.failure());
-  for (const auto& note : loaded->notes) apps::complain("{}", note);
-  const auto jobs = job::variants(*loaded);
-  if (jobs.size() > 1 && !(wanted.write_durations.empty() && wanted.write_schedule.empty()))
-    return apps::end_with(
-        {"--write-durations and --write-schedule need a job without [[compare]]"});
-  if (jobs.size() > 1 && !wanted.chart.empty())
-    return apps::end_with({"--chart needs a job without [[compare]]"});
-  std::string json;
-  for (const auto& j : jobs)
-    if (const int code = wanted.losses.mtbf_hours.empty() ? simulate_one(wanted, j, json)
-                                                          : simulate_losses(wanted, j, json);
-        code != exit_done)
-      return code;
-  if (!wanted.json.empty())
-    if (auto written = files::write_atomically(wanted.json, json); !written)
-      return apps::end_with({"--json " + written.message(), error_kind::failed});
-  return exit_done;
+  const auto done = simulate_all(wanted);
+  return done ? exit_done : apps::end_with(done.failure());
 }
 
 }  // namespace
