@@ -46,7 +46,7 @@ function(rrfp_add_library name)
 endfunction()
 
 # rrfp_embed(OUT NAMESPACE namespace FILES file...)   generates a source with the files as text; OUT is its
-# path. style.css becomes `extern const char* const style_css`, which the caller declares in assets.hpp.
+# path. style.css becomes `extern const char* const style_css`, which the caller declares.
 function(rrfp_embed out)
   cmake_parse_arguments(arg "" "NAMESPACE" "FILES" ${ARGN})
   set(text "namespace ${arg_NAMESPACE} {\n")

@@ -7,8 +7,6 @@
 #include <rrfp/base/check.hpp>
 #include <rrfp/base/statistics.hpp>
 
-#include "../common/table_text.hpp"
-
 namespace rrfp::experiment {
 
 std::vector<difference> differences_of(const experiment& e, const std::vector<outcome>& simulated,
@@ -48,38 +46,35 @@ agreement agreement_of(const std::vector<difference>& differences) {
   return a;
 }
 
-std::vector<agreement> agreements_of(const experiment& e, const std::vector<outcome>& simulated,
-                                     const std::vector<outcome>& measured) {
-  const auto differences = differences_of(e, simulated, measured);
-  std::vector<agreement> all;
-  for (std::size_t r = 0; r < e.runs.size(); ++r) {
-    std::vector<difference> of_run;
-    for (std::size_t i = 0; i < differences.size(); ++i)
-      if (i / e.seeds.size() % e.runs.size() == r) of_run.push_back(differences[i]);
-    all.push_back(agreement_of(of_run));
-  }
-  all.push_back(agreement_of(differences));
-  return all;
-}
-
-std::string agreement_table(const experiment& e, const std::vector<outcome>& simulated,
-                            const std::vector<outcome>& measured) {
-  const auto all = agreements_of(e, simulated, measured);
+apps::table_rows agreement_rows(const experiment& e, const std::vector<outcome>& simulated,
+                                const std::vector<outcome>& measured) {
+  const auto all = differences_of(e, simulated, measured);
   apps::table_rows rows{{"run", "median", "median |d|", "p95 |d|", "launch gap", "late tasks",
-                         "beyond 3 %", "explained"}};
-  const auto line = [&](const std::string& name, const agreement& a) {
+                         fmt::format("beyond {:.0f} %", 100 * agreed), "explained"}};
+  const auto add = [&](const std::string& name, const std::vector<difference>& differences) {
+    const auto a = agreement_of(differences);
     const auto percent = [](double share) { return fmt::format("{:.2f} %", 100 * share); };
     const auto difference = [](double share) { return fmt::format("{:+.2f} %", 100 * share); };
     rows.push_back({name, difference(a.median), percent(a.median_size), percent(a.p95_size),
                     percent(a.launch_gap), difference(a.late_tasks),
                     fmt::format("{} of {}", a.disagreeing, a.cells), std::to_string(a.explained)});
   };
-  for (std::size_t r = 0; r < e.runs.size(); ++r) line(e.runs[r].name, all[r]);
-  line("all cells", all.back());
+  for (std::size_t r = 0; r < e.runs.size(); ++r) {
+    std::vector<difference> of_run;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (i / e.seeds.size() % e.runs.size() == r) of_run.push_back(all[i]);
+    add(e.runs[r].name, of_run);
+  }
+  add("all cells", all);
+  return rows;
+}
+
+std::string agreement_table(const experiment& e, const std::vector<outcome>& simulated,
+                            const std::vector<outcome>& measured) {
   return fmt::format(
       "\nwall clock minus simulator, as a share of the simulator's step, time scale {}\n"
       "(explained: cells beyond 3 % whose launch gaps and late tasks explain it)\n{}",
-      e.time_scale, apps::table_text(rows));
+      e.time_scale, apps::table_text(agreement_rows(e, simulated, measured)));
 }
 
 }  // namespace rrfp::experiment

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "../common/table_text.hpp"
 #include "cell.hpp"
 
 namespace rrfp::experiment {
@@ -44,11 +45,11 @@ struct agreement {
 
 agreement agreement_of(const std::vector<difference>& differences);
 
-/// One entry per run, and one over all cells.
-std::vector<agreement> agreements_of(const experiment& e, const std::vector<outcome>& simulated,
-                                     const std::vector<outcome>& measured);
+/// Headings, one row per run and one over all cells.
+apps::table_rows agreement_rows(const experiment& e, const std::vector<outcome>& simulated,
+                                const std::vector<outcome>& measured);
 
-/// One line per run and one over all cells.
+/// The same as text.
 std::string agreement_table(const experiment& e, const std::vector<outcome>& simulated,
                             const std::vector<outcome>& measured);
 

@@ -39,8 +39,22 @@ std::string ms_text(double ms) { return fmt::format("{:.1f}", ms); }
 std::string percent_text(double share, int digits = 1) {
   return fmt::format("{:.{}f} %", 100 * share, digits);
 }
-std::string title_of(const experiment& e, std::size_t workload, std::size_t weather) {
-  return fmt::format("{} - weather {}\n", e.workloads[workload].name, e.weathers[weather].name);
+
+/// A table for each workload and weather, below its title: `add_row(rows, workload, weather, i)` is
+/// called `count` times. A table without rows is left out.
+template <class AddRow>
+std::string tables_of(const experiment& e, std::size_t count, const std::vector<std::string>& heads,
+                      AddRow add_row, std::string_view before_title = "") {
+  std::string text;
+  for (std::size_t w = 0; w < e.workloads.size(); ++w)
+    for (std::size_t k = 0; k < e.weathers.size(); ++k) {
+      table_rows rows{heads};
+      for (std::size_t i = 0; i < count; ++i) add_row(rows, w, k, i);
+      if (rows.size() > 1)
+        text += fmt::format("\n{}{} - weather {}\n{}", before_title, e.workloads[w].name,
+                            e.weathers[k].name, table_text(rows));
+    }
+  return text;
 }
 
 }  // namespace
@@ -93,47 +107,37 @@ summary summary_of(const experiment& e, const std::vector<outcome>& outcomes, st
 }
 
 std::string results_table(const experiment& e, const std::vector<outcome>& outcomes) {
-  std::string text;
-  for (std::size_t w = 0; w < e.workloads.size(); ++w)
-    for (std::size_t k = 0; k < e.weathers.size(); ++k) {
-      const auto& of = e.workloads[w];
-      table_rows rows{{"run", "step ms", "speed-up", "paper", "idle", "blocked", "slots",
-                       "act. GiB", "held GiB"}};
-      for (std::size_t r = 0; r < e.runs.size(); ++r) {
-        const auto s = summary_of(e, outcomes, w, k, r);
-        const auto activations =
-            study::options_of(of.job).cost.preset.empty()
-                ? std::string{}
-                : fmt::format("{:.1f}", static_cast<double>(s.activation_bytes_peak) / gibibyte);
-        rows.push_back({e.runs[r].name, ms_text(s.step_ms), fmt::format("{:.2f}x", s.speed_up),
-                        figure_text(figure_of(of.paper, e.runs[r].paper)), percent_text(s.idle),
-                        percent_text(s.blocked), std::to_string(s.slots_peak), activations,
-                        memory_text(of, s.held_bytes_peak)});
-      }
-      text += "\n" + title_of(e, w, k) + table_text(rows);
-    }
-  return text;
+  const std::vector<std::string> heads{"run",     "step ms", "speed-up", "paper",   "idle",
+                                       "blocked", "slots",   "act. GiB", "held GiB"};
+  return tables_of(e, e.runs.size(), heads, [&](table_rows& rows, auto w, auto k, auto r) {
+    const auto& of = e.workloads[w];
+    const auto s = summary_of(e, outcomes, w, k, r);
+    const auto activations =
+        study::options_of(of.job).cost.preset.empty()
+            ? std::string{}
+            : fmt::format("{:.1f}", static_cast<double>(s.activation_bytes_peak) / gibibyte);
+    rows.push_back({e.runs[r].name, ms_text(s.step_ms), fmt::format("{:.2f}x", s.speed_up),
+                    figure_text(figure_of(of.paper, e.runs[r].paper)), percent_text(s.idle),
+                    percent_text(s.blocked), std::to_string(s.slots_peak), activations,
+                    memory_text(of, s.held_bytes_peak)});
+  });
 }
 
 std::string ablation_table(const experiment& e, const std::vector<outcome>& outcomes) {
   if (e.ablation.empty()) return "";
-  std::string text = "\nablation: gain of each run over the previous one\n";
-  for (std::size_t w = 0; w < e.workloads.size(); ++w)
-    for (std::size_t k = 0; k < e.weathers.size(); ++k) {
-      table_rows rows{{"run", "step ms", "gain", "total", "slots", "held GiB"}};
-      double first = 0;
-      double before = 0;
-      for (const auto& name : e.ablation) {
-        const auto s = summary_of(e, outcomes, w, k, e.run_index(name));
-        if (first == 0) first = before = s.step_ms;
-        rows.push_back({name, ms_text(s.step_ms), fmt::format("{:.3f}x", before / s.step_ms),
-                        fmt::format("{:.3f}x", first / s.step_ms), std::to_string(s.slots_peak),
-                        memory_text(e.workloads[w], s.held_bytes_peak)});
-        before = s.step_ms;
-      }
-      text += "\n" + title_of(e, w, k) + table_text(rows);
-    }
-  return text;
+  const std::vector<std::string> heads{"run", "step ms", "gain", "total", "slots", "held GiB"};
+  return "\nablation: gain of each run over the previous one\n" +
+         tables_of(e, e.ablation.size(), heads, [&](table_rows& rows, auto w, auto k, auto i) {
+           const auto at = [&](std::size_t entry) {
+             return summary_of(e, outcomes, w, k, e.run_index(e.ablation[entry]));
+           };
+           const auto s = at(i);
+           rows.push_back({e.ablation[i], ms_text(s.step_ms),
+                           fmt::format("{:.3f}x", at(i == 0 ? 0 : i - 1).step_ms / s.step_ms),
+                           fmt::format("{:.3f}x", at(0).step_ms / s.step_ms),
+                           std::to_string(s.slots_peak),
+                           memory_text(e.workloads[w], s.held_bytes_peak)});
+         });
 }
 
 std::string weather_table(const experiment& e, const std::vector<outcome>& outcomes) {
@@ -156,61 +160,48 @@ std::string weather_table(const experiment& e, const std::vector<outcome>& outco
 
 std::string spread_table(const experiment& e, const std::vector<outcome>& outcomes) {
   if (e.seeds.size() * e.steps < spread_steps) return "";
-  std::string text;
-  for (std::size_t w = 0; w < e.workloads.size(); ++w)
-    for (std::size_t k = 0; k < e.weathers.size(); ++k) {
-      table_rows rows{{"run", "p5 ms", "p50 ms", "p95 ms", "(p95-p5)/p50", "(p75-p25)/p50"}};
-      for (std::size_t r = 0; r < e.runs.size(); ++r) {
-        std::vector<double> steps;
-        const auto* const cells = cells_of(e, outcomes, w, k, r);
-        for (std::size_t i = 0; i < e.seeds.size(); ++i)
-          steps.insert(steps.end(), cells[i].step_ms.begin(), cells[i].step_ms.end());
-        const auto at = [&](double share) { return quantile(steps, share); };
-        rows.push_back({e.runs[r].name, ms_text(at(.05)), ms_text(at(.5)), ms_text(at(.95)),
-                        fmt::format("{:.3f}", (at(.95) - at(.05)) / at(.5)),
-                        fmt::format("{:.3f}", (at(.75) - at(.25)) / at(.5))});
-      }
-      text += fmt::format("\nspread of {} steps: {}{}", e.seeds.size() * e.steps, title_of(e, w, k),
-                          table_text(rows));
-    }
-  return text;
+  const std::vector<std::string> heads{"run",    "p5 ms",        "p50 ms",
+                                       "p95 ms", "(p95-p5)/p50", "(p75-p25)/p50"};
+  const auto add_row = [&](table_rows& rows, auto w, auto k, auto r) {
+    std::vector<double> steps;
+    const auto* const cells = cells_of(e, outcomes, w, k, r);
+    for (std::size_t i = 0; i < e.seeds.size(); ++i)
+      steps.insert(steps.end(), cells[i].step_ms.begin(), cells[i].step_ms.end());
+    const auto at = [&](double share) { return quantile(steps, share); };
+    rows.push_back({e.runs[r].name, ms_text(at(.05)), ms_text(at(.5)), ms_text(at(.95)),
+                    fmt::format("{:.3f}", (at(.95) - at(.05)) / at(.5)),
+                    fmt::format("{:.3f}", (at(.75) - at(.25)) / at(.5))});
+  };
+  return tables_of(e, e.runs.size(), heads, add_row,
+                   fmt::format("spread of {} steps: ", e.seeds.size() * e.steps));
 }
 
 std::string breakdown_table(const experiment& e, const std::vector<outcome>& outcomes) {
-  std::string text = "\nmean step per device, in ms; launch gap: on the stage with the most\n";
-  for (std::size_t w = 0; w < e.workloads.size(); ++w)
-    for (std::size_t k = 0; k < e.weathers.size(); ++k) {
-      table_rows rows{{"run", "step", "tasks", "waiting", "launch gap"}};
-      for (std::size_t r = 0; r < e.runs.size(); ++r) {
-        const auto s = summary_of(e, outcomes, w, k, r);
-        const auto tasks = (1 - s.idle) * s.step_ms;
-        rows.push_back({e.runs[r].name, ms_text(s.step_ms), ms_text(tasks),
-                        ms_text(s.step_ms - tasks - s.launch_gap_ms),
-                        fmt::format("{:.2f}", s.launch_gap_ms)});
-      }
-      text += "\n" + title_of(e, w, k) + table_text(rows);
-    }
-  return text;
+  const std::vector<std::string> heads{"run", "step", "tasks", "waiting", "launch gap"};
+  return "\nmean step per device, in ms; launch gap: on the stage with the most\n" +
+         tables_of(e, e.runs.size(), heads, [&](table_rows& rows, auto w, auto k, auto r) {
+           const auto s = summary_of(e, outcomes, w, k, r);
+           const auto tasks = (1 - s.idle) * s.step_ms;
+           rows.push_back({e.runs[r].name, ms_text(s.step_ms), ms_text(tasks),
+                           ms_text(s.step_ms - tasks - s.launch_gap_ms),
+                           fmt::format("{:.2f}", s.launch_gap_ms)});
+         });
 }
 
 std::string ranks_table(const experiment& e, const std::vector<outcome>& outcomes) {
-  std::string text;
-  for (std::size_t w = 0; w < e.workloads.size(); ++w)
-    for (std::size_t k = 0; k < e.weathers.size(); ++k) {
-      table_rows rows{
-          {"run", "step ms", "for ranks", "gathering", "deferred", "deferrals", "share"}};
-      for (std::size_t r = 0; r < e.runs.size(); ++r) {
+  const std::vector<std::string> heads{"run",      "step ms",   "for ranks", "gathering",
+                                       "deferred", "deferrals", "share"};
+  const auto text =
+      tables_of(e, e.runs.size(), heads, [&](table_rows& rows, auto w, auto k, auto r) {
         const auto s = summary_of(e, outcomes, w, k, r);
-        if (!s.has_rank_waits()) continue;
+        if (!s.has_rank_waits()) return;
         const auto ms = [&](double share, int digits) {
           return fmt::format("{:.{}f}", share * s.step_ms, digits);
         };
         rows.push_back({e.runs[r].name, ms(1, 1), ms(s.ranks, 1), ms(s.gathering, 2),
                         ms(s.deferred, 2), std::to_string(s.agreement.deferrals),
                         percent_text(s.deferral_share(), 2)});
-      }
-      if (rows.size() > 1) text += "\n" + title_of(e, w, k) + table_text(rows);
-    }
+      });
   return text.empty() ? text : "\nranks of a stage, ms of the mean step\n" + text;
 }
 

@@ -9,11 +9,14 @@
 #include <rrfp/io/html.hpp>
 
 #include "../agreement.hpp"
-#include "assets.hpp"
 #include "charts.hpp"
 #include "tables.hpp"
 
 namespace rrfp::experiment {
+
+// The files, embedded.
+extern const char* const page_css;
+extern const char* const page_js;
 
 namespace {
 
@@ -221,7 +224,7 @@ std::string report_page(const experiment& e, const std::vector<engine_outcomes>&
                      "(tasks took longer than simulated): medians. Explained: cells beyond {:.0f} "
                      "% that these two explain.",
                      name(all.back().engine), name(all.front().engine), 100 * agreed)) +
-                 agreement_rows(e, all.front().outcomes, all.back().outcomes);
+                 agreement_html(e, all.front().outcomes, all.back().outcomes);
   page.body += glossary();
   return html::text_of(page);
 }

@@ -18,7 +18,6 @@ measured measure(const experiment& e, const std::vector<outcome>& outcomes, std:
   const auto* const own = cells_of(e, outcomes, workload, weather, run);
   const auto* const baseline = cells_of(e, outcomes, workload, weather, e.run_index(e.baseline));
   for (std::size_t seed = 0; seed < e.seeds.size(); ++seed) {
-    m.launch_gap_ms += own[seed].launch_gap_ms / static_cast<double>(e.seeds.size());
     for (std::size_t step = 0; step < own[seed].step_ms.size(); ++step) {
       const bool first = seed == 0 && step == 0;
       const auto ms = own[seed].step_ms[step];

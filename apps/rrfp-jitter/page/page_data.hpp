@@ -21,8 +21,6 @@ struct measured {
   spread speed_up;
   /// The paper's speed-up; 0: not given.
   double paper = 0;
-  /// Mean over the seeds.
-  double launch_gap_ms = 0;
 };
 
 class page_data {
@@ -36,7 +34,6 @@ class page_data {
   const measured& at(std::size_t workload, std::size_t weather, std::size_t run) const {
     return all_[(workload * e_->weathers.size() + weather) * e_->runs.size() + run];
   }
-  std::size_t baseline() const { return e_->run_index(e_->baseline); }
 
   /// Step time of the first run in e.ablation over that of entry `i`.
   double gained(std::size_t workload, std::size_t weather, std::size_t i) const;

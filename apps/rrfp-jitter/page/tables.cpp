@@ -72,7 +72,7 @@ std::string workload_table(const page_data& x, std::size_t workload, std::size_t
     t.cell(percent(m.aggregate.blocked));
     t.cell(percent(m.aggregate.idle - m.aggregate.blocked));
     t.cell(std::to_string(m.aggregate.slots_peak));
-    if (has_gaps) t.cell(time_text(m.launch_gap_ms));
+    if (has_gaps) t.cell(time_text(m.aggregate.launch_gap_ms));
     if (has_ranks) {
       for (const auto share : {m.aggregate.ranks, m.aggregate.gathering, m.aggregate.deferred})
         t.cell(percent(share));
@@ -112,8 +112,9 @@ std::string paper_rows(const page_data& x, std::size_t weather) {
   for (std::size_t w = 0; w < x.workloads(); ++w) {
     const auto& of = e.workloads[w];
     t.row(of.name);
-    t.cell(beside(figure_text(of.paper.in_order_s),
-                  fmt::format("{:.2f}", x.at(w, weather, x.baseline()).aggregate.step_ms / 1e3)));
+    t.cell(beside(
+        figure_text(of.paper.in_order_s),
+        fmt::format("{:.2f}", x.at(w, weather, e.run_index(e.baseline)).aggregate.step_ms / 1e3)));
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const auto& m = x.at(w, weather, runs[i]);
       t.cell(beside(figure_text(m.paper), fmt::format("{:.2f}", m.aggregate.speed_up)), verdict(m));
@@ -145,24 +146,14 @@ std::string workload_tables(const page_data& x, std::size_t weather) {
   return out + "</div>\n";
 }
 
-std::string agreement_rows(const experiment& e, const std::vector<outcome>& simulated,
+std::string agreement_html(const experiment& e, const std::vector<outcome>& simulated,
                            const std::vector<outcome>& measured) {
-  const auto all = agreements_of(e, simulated, measured);
-  const auto beyond = fmt::format("beyond {:.0f} %", 100 * agreed);
-  html::table t{
-      "",
-      {"run", "median", "median |d|", "p95 |d|", "launch gap", "late tasks", beyond, "explained"}};
-  const auto row = [&](std::string_view name, std::string_view kind, const agreement& a) {
-    t.row(name, kind);
-    t.cell(fmt::format("{:+.2f} %", 100 * a.median));
-    for (const auto share : {a.median_size, a.p95_size, a.launch_gap, a.late_tasks})
-      t.cell(fmt::format("{:.2f} %", 100 * share));
-    t.cell(fmt::format("{} of {}", a.disagreeing, a.cells));
-    t.cell(std::to_string(a.explained));
-  };
-  for (std::size_t r = 0; r < e.runs.size(); ++r)
-    row(e.runs[r].name, fmt::format("run r{}", r), all[r]);
-  row("all cells", "sum", all.back());
+  const auto rows = agreement_rows(e, simulated, measured);
+  html::table t{"", {rows[0].begin(), rows[0].end()}};
+  for (std::size_t r = 1; r < rows.size(); ++r) {
+    t.row(rows[r][0], r + 1 < rows.size() ? fmt::format("run r{}", r - 1) : "sum");
+    for (auto cell = rows[r].begin() + 1; cell != rows[r].end(); ++cell) t.cell(*cell);
+  }
   return t.finish();
 }
 

@@ -14,7 +14,7 @@ std::string paper_rows(const page_data& x, std::size_t weather);
 std::string workload_tables(const page_data& x, std::size_t weather);
 
 /// One row per run: how well the times of the last engine agree with those of the first.
-std::string agreement_rows(const experiment& e, const std::vector<outcome>& simulated,
+std::string agreement_html(const experiment& e, const std::vector<outcome>& simulated,
                            const std::vector<outcome>& measured);
 
 /// Geometric mean, minimum and maximum of a run's speed-ups over the workloads.

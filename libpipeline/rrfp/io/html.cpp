@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "assets.hpp"
-
 namespace rrfp::html {
+
+extern const char* const html_css;  // the file, embedded
 
 std::string escaped(std::string_view text) {
   std::string out;
@@ -43,7 +43,7 @@ std::string text_of(const document& d) {
       d.script.empty() ? "" : fmt::format("<script>\n{}</script>\n", d.script));
 }
 
-table::table(std::string_view caption, std::initializer_list<std::string_view> heads) {
+table::table(std::string_view caption, const std::vector<std::string_view>& heads) {
   text_ = "<table>\n";
   if (!caption.empty()) text_ += fmt::format("<caption>{}</caption>\n", escaped(caption));
   text_ += "<thead><tr>";

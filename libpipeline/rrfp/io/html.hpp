@@ -2,9 +2,9 @@
 /// loads nothing from a network. Functions take plain text and escape it, unless stated otherwise.
 #pragma once
 
-#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace rrfp::html {
 
@@ -27,7 +27,7 @@ std::string text_of(const document& d);
 /// A table with header cells; the first cell of each row is its name.
 class table {
  public:
-  explicit table(std::string_view caption, std::initializer_list<std::string_view> heads);
+  table(std::string_view caption, const std::vector<std::string_view>& heads);
   /// Adds a header cell. Call before the first row.
   void head(std::string_view cell);
 

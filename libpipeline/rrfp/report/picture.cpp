@@ -154,8 +154,7 @@ void for_ticks(const scale& s, Mark mark) {
 
 std::string row_name(const lane& l, const traced_run& run) {
   if (l.rank != rank_id{0}) return fmt::format("rank {}", l.rank.value());
-  return run.replicas == 1 ? fmt::format("stage {}", l.stage.value())
-                           : fmt::format("replica {} stage {}", l.replica.value(), l.stage.value());
+  return stage_name(run, l.replica, l.stage);
 }
 
 /// One run: its title and one row per rank.

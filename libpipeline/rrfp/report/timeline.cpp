@@ -159,22 +159,20 @@ std::set<step_id> whole_steps(const traced_run& run) {
 }  // namespace
 
 std::string_view name(idle_cause s) {
-  switch (s) {
-    case idle_cause::activation: return "activation";
-    case idle_cause::gradient: return "gradient";
-    case idle_cause::memory: return "memory";
-    case idle_cause::ranks_behind: return "ranks behind";
-    case idle_cause::launch_gap: return "launch gap";
-    case idle_cause::head: return "head";
-    case idle_cause::tail: return "tail";
-    case idle_cause::between_steps: return "between steps";
-  }
-  return "";
+  constexpr std::array<std::string_view, idle_causes> names{
+      "activation", "gradient", "memory", "ranks behind",
+      "launch gap", "head",     "tail",   "between steps"};
+  return names[static_cast<std::size_t>(s)];
 }
 
 std::size_t timeline::number_of(replica_id r, stage_id s, rank_id rank) const {
   return (static_cast<std::size_t>(r.value()) * run->shape.stages + s.value()) * run->ranks +
          rank.value();
+}
+
+std::string stage_name(const traced_run& run, replica_id r, stage_id s) {
+  const auto stage = "stage " + std::to_string(s.value());
+  return run.replicas == 1 ? stage : "replica " + std::to_string(r.value()) + " " + stage;
 }
 
 std::vector<step_id> steps_of(const traced_run& run) {

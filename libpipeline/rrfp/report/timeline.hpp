@@ -93,6 +93,9 @@ struct timeline {
   std::size_t number_of(replica_id r, stage_id s, rank_id rank) const;
 };
 
+/// "stage 3", or "replica 1 stage 3" if there are several replicas.
+std::string stage_name(const traced_run& run, replica_id r, stage_id s);
+
 /// The steps of which a run has tasks, in order.
 std::vector<step_id> steps_of(const traced_run& run);
 

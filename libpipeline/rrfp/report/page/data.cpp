@@ -75,7 +75,7 @@ class run_writer {
 
   void write(const lane& l) {
     const auto stage = line_.number_of(l.replica, l.stage, l.rank) / line_.run->ranks;
-    const auto name = run_.stage_name(stage);
+    const auto name = run_.name_of(stage);
     const auto full =
         line_.run->ranks == 1 ? name : fmt::format("{} rank {}", name, l.rank.value());
     const bool first = l.rank == rank_id{0};
@@ -119,7 +119,7 @@ class run_writer {
   }
 
   void write(const std::vector<held>& series, std::size_t stage) {
-    put(R"({{"name":"{}","slots":{},"bytes":{},"series":[)", run_.stage_name(stage),
+    put(R"({{"name":"{}","slots":{},"bytes":{},"series":[)", run_.name_of(stage),
         run_.peak_of(&held::slots, stage), run_.peak_of(&held::bytes, stage));
     bool first = true;
     for (const auto& h : series) {

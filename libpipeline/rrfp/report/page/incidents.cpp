@@ -31,8 +31,7 @@ std::string stragglers_table(const examined_run& run) {
   if (found.empty()) return {};
   table t{run.line->run->title, {"stragglers", "late", "share of all waiting", "in steps"}};
   for (const auto& f : found) {
-    auto name =
-        run.stage_name(f.what.replica.value() * run.line->run->shape.stages + f.what.stage.value());
+    auto name = stage_name(*run.line->run, f.what.replica, f.what.stage);
     if (f.what.ranks.size() < run.line->run->ranks)
       for (const auto rank : f.what.ranks)
         name += fmt::format("{}{}", rank == f.what.ranks.front() ? " rank " : ", ", rank.value());

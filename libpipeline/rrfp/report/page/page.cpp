@@ -7,10 +7,13 @@
 #include <rrfp/base/units.hpp>
 #include <rrfp/io/html.hpp>
 
-#include "assets.hpp"
 #include "parts.hpp"
 
 namespace rrfp::report {
+
+// The files, embedded.
+extern const char* const page_css;
+extern const char* const page_js;
 
 namespace {
 

@@ -22,8 +22,11 @@ struct examined_run {
   nanoseconds shown_until = 0;
 
   std::int64_t peak_of(std::int64_t held::*what, std::size_t stage) const;
-  /// "stage 3", or "replica 1 stage 3" if there are several replicas.
-  std::string stage_name(std::size_t stage) const;
+  /// `stage`: as in `by_stage`.
+  std::string name_of(std::size_t stage) const {
+    const auto& first = line->lanes[stage * line->run->ranks];
+    return stage_name(*line->run, first.replica, first.stage);
+  }
 };
 
 inline double share(nanoseconds part, nanoseconds whole) {

@@ -41,7 +41,7 @@ std::string bars_of(const examined_run& r, nanoseconds longest) {
   std::string out = "<div class=\"bars\">\n";
   for (std::size_t s = 0; s < r.by_stage.size(); ++s) {
     const auto& b = r.by_stage[s];
-    out += fmt::format("<span>{}</span><div class=\"bar\">", r.stage_name(s));
+    out += fmt::format("<span>{}</span><div class=\"bar\">", r.name_of(s));
     const auto part = [&](std::string_view word, nanoseconds t) {
       if (t == 0) return;
       const auto width = share(t, longest * b.ranks) * 100;
@@ -65,7 +65,7 @@ std::string load_table(const examined_run& r, nanoseconds longest) {
     t.head(head);
   for (std::size_t s = 0; s < r.by_stage.size(); ++s) {
     const auto& b = r.by_stage[s];
-    t.row(r.stage_name(s));
+    t.row(r.name_of(s));
     t.cell(std::to_string(b.tasks));
     for (const auto busy : b.busy_by_kind) t.cell(time_text(busy / b.ranks, longest));
     t.cell(time_text(b.busy() / b.ranks, longest));
@@ -89,7 +89,7 @@ std::string idle_table(const examined_run& r, nanoseconds longest) {
     t.cell(time_text(b.other_ready / b.ranks, longest));
   };
   for (std::size_t s = 0; s < r.by_stage.size(); ++s) {
-    t.row(r.stage_name(s));
+    t.row(r.name_of(s));
     cells(r.by_stage[s]);
   }
   t.row("mean", "sum");
@@ -135,35 +135,21 @@ std::int64_t examined_run::peak_of(std::int64_t held::*what, std::size_t stage) 
   return most;
 }
 
-std::string examined_run::stage_name(std::size_t stage) const {
-  const auto stages = line->run->shape.stages;
-  if (line->run->replicas == 1) return fmt::format("stage {}", stage);
-  return fmt::format("replica {} stage {}", stage / stages, stage % stages);
-}
-
 std::string_view meaning(idle_cause s) {
-  switch (s) {
-    case idle_cause::activation:
-      return "No task could be launched: an activation of the previous stage was missing.";
-    case idle_cause::gradient:
-      return "No task could be launched: an output gradient of the next stage was missing.";
-    case idle_cause::memory: return "A task was ready, but no memory slot was free for it.";
-    case idle_cause::ranks_behind:
-      return "Another tensor-parallel rank of the stage had not finished the task, or an input had "
-             "not arrived on it.";
-    case idle_cause::launch_gap:
-      return "A task was ready, but the rank had not begun it: decision, message, wake-up.";
-    case idle_cause::head:
-      return "From the start of the step to the decision for the rank's first task: the pipeline "
-             "fills.";
-    case idle_cause::tail:
-      return "From the rank's last task to the end of the step's last task anywhere: the pipeline "
-             "drains.";
-    case idle_cause::between_steps:
-      return "From the end of a step to the start of the next, equal on every rank: gradient "
-             "exchange, optimizer, evaluations, the job's barrier. Not part of the bubble.";
-  }
-  return "";
+  constexpr std::array<std::string_view, idle_causes> meanings{
+      "No task could be launched: an activation of the previous stage was missing.",
+      "No task could be launched: an output gradient of the next stage was missing.",
+      "A task was ready, but no memory slot was free for it.",
+      "Another tensor-parallel rank of the stage had not finished the task, or an input had "
+      "not arrived on it.",
+      "A task was ready, but the rank had not begun it: decision, message, wake-up.",
+      "From the start of the step to the decision for the rank's first task: the pipeline "
+      "fills.",
+      "From the rank's last task to the end of the step's last task anywhere: the pipeline "
+      "drains.",
+      "From the end of a step to the start of the next, equal on every rank: gradient "
+      "exchange, optimizer, evaluations, the job's barrier. Not part of the bubble."};
+  return meanings[static_cast<std::size_t>(s)];
 }
 
 std::string cards_of(const runs_list& runs) {
