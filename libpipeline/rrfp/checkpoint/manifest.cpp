@@ -1,9 +1,9 @@
 #include <rrfp/checkpoint/manifest.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <ctime>
 
+#include <rrfp/base/parse_number.hpp>
 #include <rrfp/base/printable.hpp>
 #include <rrfp/checkpoint/checksum.hpp>
 #include <rrfp/io/parse_json.hpp>
@@ -30,12 +30,10 @@ std::vector<setting> settings_of(const ordered_json& object) {
 }
 
 result<std::uint64_t> from_hex(const std::string& text) {
-  std::uint64_t value = 0;
-  const auto* const end = text.data() + text.size();
-  const auto read = std::from_chars(text.data(), end, value, 16);
-  if (text.size() != 16 || read.ec != std::errc{} || read.ptr != end)
+  const auto value = parse_number<std::uint64_t>(text, 16);
+  if (text.size() != 16 || !value)
     return error{"expected 16 hexadecimal digits, got '" + printable(text) + "'"};
-  return value;
+  return *value;
 }
 
 std::string hex_of_bytes(const std::string& bytes) {
@@ -53,10 +51,9 @@ result<std::string> bytes_of_hex(const std::string& text) {
   if (text.size() % 2 != 0) return bad;
   std::string bytes;
   for (std::size_t i = 0; i < text.size(); i += 2) {
-    unsigned value = 0;
-    const auto read = std::from_chars(text.data() + i, text.data() + i + 2, value, 16);
-    if (read.ec != std::errc{} || read.ptr != text.data() + i + 2) return bad;
-    bytes += static_cast<char>(value);
+    const auto value = parse_number<std::uint8_t>(std::string_view{text}.substr(i, 2), 16);
+    if (!value) return bad;
+    bytes += static_cast<char>(*value);
   }
   return bytes;
 }

@@ -5,7 +5,7 @@
 #include <rrfp/base/printable.hpp>
 #include <rrfp/io/text_file.hpp>
 
-#include "strict_json.hpp"
+#include "header.hpp"
 
 namespace rrfp::safetensors {
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include <rrfp/base/bytes.hpp>
 #include <rrfp/base/check.hpp>
 
 #include "header.hpp"
@@ -17,7 +18,7 @@ namespace rrfp::safetensors {
 
 namespace {
 
-constexpr std::uint64_t length_bytes = 8;
+constexpr std::size_t length_bytes = sizeof(std::uint64_t);
 
 struct descriptor {
   const int number;
@@ -45,13 +46,6 @@ result<std::span<const std::byte>> map_file(const std::string& path) {
   return std::span{static_cast<const std::byte*>(at), size};
 }
 
-std::uint64_t little_endian(std::span<const std::byte> bytes) {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < length_bytes; ++i)
-    value |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
-  return value;
-}
-
 }  // namespace
 
 file::file(std::string path, std::span<const std::byte> mapped)
@@ -74,7 +68,8 @@ status file::read_header() {
   if (mapped_.size() < length_bytes)
     return error{"not a safetensors file: expected at least 8 bytes, got " +
                  std::to_string(mapped_.size())};
-  const auto length = little_endian(mapped_);
+  std::uint64_t length = 0;
+  byte_reader{{reinterpret_cast<const char*>(mapped_.data()), length_bytes}}.get(length);
   if (length > header_bytes_max)
     return error{"a header of " + std::to_string(length) + " bytes: expected at most " +
                  std::to_string(header_bytes_max)};

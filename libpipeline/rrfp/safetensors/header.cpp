@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <tuple>
 
-#include <nlohmann/json.hpp>
-
 #include <rrfp/base/printable.hpp>
-
-#include "strict_json.hpp"
+#include <rrfp/io/parse_json.hpp>
 
 namespace rrfp::safetensors {
 
@@ -17,6 +15,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t name_bytes_max = 200;  // in a message
+/// More levels than any valid header or index has.
+constexpr std::size_t depth_max = 8;
 
 std::string shown(const json& value) { return printable(value.dump()); }
 
@@ -120,6 +120,24 @@ status check_coverage(std::span<const tensor_info> tensors, std::uint64_t data_b
 }
 
 }  // namespace
+
+result<nlohmann::json> parse_strict(std::string_view text) {
+  std::vector<std::set<std::string>> open_objects;
+  std::string duplicate;
+  const auto watch = [&](int /*depth*/, json::parse_event_t event, json& parsed) {
+    if (event == json::parse_event_t::object_start) open_objects.emplace_back();
+    if (event == json::parse_event_t::object_end) open_objects.pop_back();
+    if (event == json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!open_objects.back().insert(key).second && duplicate.empty()) duplicate = key;
+    }
+    return true;
+  };
+  auto made = parse_json(text, watch, depth_max);
+  if (const auto* fault = std::get_if<json_fault>(&made)) return error{fault->message()};
+  if (!duplicate.empty()) return error{"duplicate key '" + printable(duplicate) + "'"};
+  return std::get<json>(std::move(made));
+}
 
 result<header> parse_header(std::string_view text, std::uint64_t data_bytes) {
   if (text.empty() || text.front() != '{') return error{"the header is not a JSON object"};

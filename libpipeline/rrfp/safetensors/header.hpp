@@ -13,9 +13,15 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <rrfp/safetensors/dtype.hpp>
 
 namespace rrfp::safetensors {
+
+/// Parses JSON without duplicate keys: the JSON library silently keeps the last duplicate, so a
+/// file with two tensors of one name would be misread. Errors do not name the source of the text.
+result<nlohmann::json> parse_strict(std::string_view text);
 
 inline constexpr std::string_view metadata_key = "__metadata__";
 

@@ -1,10 +1,10 @@
 #include <rrfp/safetensors/writer.hpp>
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <utility>
 
+#include <rrfp/base/bytes.hpp>
 #include <rrfp/base/check.hpp>
 #include <rrfp/io/atomic_file.hpp>
 #include <rrfp/safetensors/file.hpp>
@@ -52,11 +52,10 @@ result<std::unique_ptr<writer>> writer::create(const std::string& path,
   auto to = files::atomic_file::create(path);
   if (!to) return to.failure();
   std::unique_ptr<writer> made{new writer{std::move(*placed), std::move(*to), std::move(observe)}};
-  std::array<std::byte, 8> length{};
-  for (std::size_t i = 0; i < length.size(); ++i)
-    length[i] = static_cast<std::byte>((text->size() >> (8 * i)) & 0xff);
-  if (auto written = made->append(length); !written) return written.failure();
-  if (auto written = made->append(std::as_bytes(std::span{*text})); !written)
+  byte_writer length;
+  length.put(std::uint64_t{text->size()});
+  const auto head = length.take() + *text;
+  if (auto written = made->append(std::as_bytes(std::span{head})); !written)
     return written.failure();
   return made;
 }
