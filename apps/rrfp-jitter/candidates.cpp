@@ -44,14 +44,6 @@ std::vector<stage_core> ranks_of(const stage_core& core) {
 
 }  // namespace
 
-std::string_view name(rank_agreement a) {
-  switch (a) {
-    case rank_agreement::arrivals: return "arrivals";
-    case rank_agreement::candidates: return "candidates";
-  }
-  return "?";
-}
-
 candidates::candidates(simulate::plan& p, nanoseconds gather_cost)
     : stages_(p.shape.stages), gather_cost_(gather_cost) {
   RRFP_CHECK(p.rule.mode == dispatch_mode::ready && p.lookahead == 0 && p.rule.early_forwards == 0,

@@ -1,6 +1,7 @@
 #include "experiment.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include <rrfp/base/check.hpp>
 
@@ -8,15 +9,6 @@ namespace rrfp::experiment {
 
 std::string_view mode_of(const job::job& j) {
   return study::blocks_messages(j) ? "blocking" : name(j.dispatch.mode);
-}
-
-std::string_view name(engine_kind kind) {
-  switch (kind) {
-    case engine_kind::simulator: return "simulator";
-    case engine_kind::wall_clock: return "wall clock";
-    case engine_kind::processes: return "processes";
-  }
-  return "?";
 }
 
 std::vector<engine_kind> engines_of(std::string_view word) {
@@ -27,34 +19,8 @@ std::vector<engine_kind> engines_of(std::string_view word) {
   return {engine_kind::processes};
 }
 
-std::string_view name(fault_kind kind) {
-  switch (kind) {
-    case fault_kind::none: return "none";
-    case fault_kind::kill: return "kill";
-    case fault_kind::stop: return "stop";
-  }
-  return "?";
-}
-
-std::string_view name(hint_quality quality) {
-  switch (quality) {
-    case hint_quality::own: return "own";
-    case hint_quality::reversed: return "reversed";
-    case hint_quality::shuffled: return "shuffled";
-    case hint_quality::calm: return "calm";
-    case hint_quality::stale: return "stale";
-  }
-  return "?";
-}
-
 double figure_of(const paper_figures& p, paper_column column) {
-  switch (column) {
-    case paper_column::none: return 0;
-    case paper_column::zb: return p.zb;
-    case paper_column::bf: return p.bf;
-    case paper_column::bfw: return p.bfw;
-  }
-  return 0;
+  return std::array{0.0, p.zb, p.bf, p.bfw}[static_cast<std::size_t>(column)];
 }
 
 bool is_cell_key(std::string_view key) {

@@ -52,6 +52,7 @@ struct paper_figures {
 
 /// The paper's figure that a run is compared with.
 enum class paper_column : std::uint8_t { none, zb, bf, bfw };
+inline constexpr std::string_view paper_columns[] = {"none", "zb", "bf", "bfw"};
 
 double figure_of(const paper_figures& p, paper_column column);
 
@@ -61,8 +62,10 @@ double figure_of(const paper_figures& p, paper_column column);
 /// the fixed order that the policy gives without disturbances. stale: the fixed order that it gave
 /// in the same weather with another seed and therefore with other images, like an outdated profile.
 enum class hint_quality : std::uint8_t { own, reversed, shuffled, calm, stale };
-
-std::string_view name(hint_quality quality);
+/// The names, by enumerator.
+inline constexpr std::string_view hint_qualities[] = {"own", "reversed", "shuffled", "calm",
+                                                      "stale"};
+inline std::string_view name(hint_quality q) { return hint_qualities[static_cast<std::size_t>(q)]; }
 
 /// The paper's Table 3, with two ranks.
 inline constexpr double default_gather_ms = 0.16;
@@ -81,8 +84,11 @@ struct workload_entry {
 /// kill: SIGKILL; the launcher starts the node again, and the job recovers. stop: SIGSTOP for
 /// `seconds`.
 enum class fault_kind : std::uint8_t { none, kill, stop };
-
-std::string_view name(fault_kind kind);
+/// The names, by enumerator.
+inline constexpr std::string_view fault_kinds[] = {"none", "kill", "stop"};
+inline std::string_view name(fault_kind kind) {
+  return fault_kinds[static_cast<std::size_t>(kind)];
+}
 
 struct node_fault {
   fault_kind kind = fault_kind::none;
@@ -114,8 +120,11 @@ std::string_view mode_of(const job::job& j);
 /// processes: a job of several nodes on this machine, with messages of their real size; it trains
 /// the model of the job if device.kind is not "emulated".
 enum class engine_kind : std::uint8_t { simulator, wall_clock, processes };
-
-std::string_view name(engine_kind kind);
+/// For messages, by enumerator.
+inline constexpr std::string_view engine_names[] = {"simulator", "wall clock", "processes"};
+inline std::string_view name(engine_kind kind) {
+  return engine_names[static_cast<std::size_t>(kind)];
+}
 
 /// What the key `engine` and the option of rrfp-jitter may say.
 inline constexpr std::string_view engine_words[] = {"simulator", "wall-clock", "both", "processes"};

@@ -63,20 +63,18 @@ job::key_table<entry_draft> make_run() {
   add_name(table.keys);
   keys_of<entry_draft, entry_options> keys{table.keys, "", &entry_draft::options};
   keys.choice(
-      "hint", &entry_options::hint,
-      {name(hint_quality::own), name(hint_quality::reversed), name(hint_quality::shuffled),
-       name(hint_quality::calm), name(hint_quality::stale)},
+      "hint", &entry_options::hint, {std::begin(hint_qualities), std::end(hint_qualities)},
       "The hint: the policy itself, a bad hint derived from it (mode `ready` only), or the fixed "
       "order that it gives without disturbances (`calm`) or under another seed (`stale`).");
   keys.choice("agreement", &entry_options::agreement,
-              {name(rank_agreement::arrivals), name(rank_agreement::candidates)},
+              {std::begin(rank_agreements), std::end(rank_agreements)},
               "How the tensor-parallel ranks of a stage agree on the next task. `arrivals`: as in "
               "each job, the stage decides among the tasks whose inputs are on every rank. "
               "`candidates`: the paper's rule, with the engine `simulator` and mode `ready` "
               "without `lookahead`: each rank picks one of its ready tasks and an all-gather "
               "compares the picks; if they differ, nothing runs until another task becomes ready "
               "on a rank.");
-  keys.choice("paper", &entry_options::paper, {"none", "zb", "bf", "bfw"},
+  keys.choice("paper", &entry_options::paper, {std::begin(paper_columns), std::end(paper_columns)},
               "The paper's figure that the run is compared with.");
   return table;
 }
@@ -87,8 +85,7 @@ job::key_table<entry_draft> make_weather() {
   add_name(table.keys);
   keys_of<entry_draft, node_fault> keys{table.keys, "fault", &entry_draft::fault};
   using o = node_fault;
-  keys.choice("kind", &o::kind,
-              {name(fault_kind::none), name(fault_kind::kill), name(fault_kind::stop)},
+  keys.choice("kind", &o::kind, {std::begin(fault_kinds), std::end(fault_kinds)},
               "`kill`: the node is killed and started again, which needs "
               "`recovery.max_restarts`; `stop`: SIGSTOP stops it for `seconds`.");
   keys.integer("node", &o::node, {0, 63}, "", "The node.");

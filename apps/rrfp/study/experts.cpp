@@ -30,14 +30,6 @@ double gamma(weather::keyed_random& random, double shape) {
 
 }  // namespace
 
-std::string_view name(expert_spread s) {
-  switch (s) {
-    case expert_spread::even: return "even";
-    case expert_spread::dirichlet: return "dirichlet";
-  }
-  return "?";
-}
-
 std::vector<double> shares_of_experts(const expert_options& options, std::uint64_t seed,
                                       step_id step, std::uint64_t microbatch, std::uint32_t layer,
                                       std::uint32_t experts) {

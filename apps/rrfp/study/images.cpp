@@ -28,15 +28,6 @@ double draw(const image_counts& counts, double uniform) {
 
 }  // namespace
 
-std::string_view name(image_spread s) {
-  switch (s) {
-    case image_spread::fixed: return "fixed";
-    case image_spread::uniform: return "uniform";
-    case image_spread::geometric: return "geometric";
-  }
-  return "?";
-}
-
 std::vector<std::uint32_t> images_of(const image_counts& counts, std::uint64_t seed, step_id step,
                                      std::uint64_t microbatch, std::uint32_t samples) {
   weather::keyed_random random{seed, images_salt, step.value(), microbatch};

@@ -103,10 +103,8 @@ void add_machine(std::vector<job::key>& table) {
 void add_images(std::vector<job::key>& table) {
   job::section_keys<image_counts> keys{table, "images", section_of(&options::images)};
   using o = image_counts;
-  keys.choice(
-      "spread", &o::spread,
-      {name(image_spread::fixed), name(image_spread::uniform), name(image_spread::geometric)},
-      "Distribution of the number of images in a sample.");
+  keys.choice("spread", &o::spread, {std::begin(image_spreads), std::end(image_spreads)},
+              "Distribution of the number of images in a sample.");
   keys.number("mean", &o::mean, {0, images_max / 2.0}, "images",
               "Mean number of images in a sample, before the cut at `most`.");
   keys.integer("most", &o::most, {0, images_max}, "images",
@@ -132,8 +130,7 @@ void add_texts(std::vector<job::key>& table) {
   job::section_keys<text_options> keys{table, "texts", section_of(&options::texts)};
   using o = text_options;
   keys.choice(
-      "spread", &o::spread,
-      {name(text_spread::padded), name(text_spread::uniform), name(text_spread::histogram)},
+      "spread", &o::spread, {std::begin(text_spreads), std::end(text_spreads)},
       "Distribution of the number of text tokens in a sample. `padded`: every sample, with its "
       "images, has `cost.sequence_tokens`. Otherwise it has the tokens of its text and of its "
       "images. `uniform`: 1 to 2 * `mean` - 1; `histogram`: as often as the file says.");
@@ -152,7 +149,7 @@ void add_experts(std::vector<job::key>& table) {
   job::section_keys<expert_options> keys{table, "experts", section_of(&options::experts)};
   using o = expert_options;
   keys.choice(
-      "spread", &o::spread, {name(expert_spread::even), name(expert_spread::dirichlet)},
+      "spread", &o::spread, {std::begin(expert_spreads), std::end(expert_spreads)},
       "Distribution of the tokens over the experts of a layer, for each microbatch. `even`: "
       "the same number for each; `dirichlet`: shares from a symmetric Dirichlet "
       "distribution.");

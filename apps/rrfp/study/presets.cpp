@@ -29,20 +29,6 @@ block modern(std::uint32_t hidden, std::uint32_t heads, std::uint32_t feed_forwa
   return {hidden, heads, 8, 128, feed_forward, true, true};
 }
 
-decoder gpt3_large() { return {{1536, 16, 16, 96, 6144, false, true}, 24, 50'257, true, 2048}; }
-decoder qwen3_1_7b() { return {modern(2048, 16, 6144), 28, qwen3_vocabulary, true, 0}; }
-decoder qwen3_4b() { return {modern(2560, 32, 9728), 36, qwen3_vocabulary, true, 0}; }
-decoder qwen3_32b() { return {modern(5120, 64, 25'600), 64, qwen3_vocabulary, false, 0}; }
-decoder llama3_8b() { return {modern(4096, 32, 14'336), 32, llama3_vocabulary, false, 0}; }
-decoder llama3_70b() { return {modern(8192, 64, 28'672), 80, llama3_vocabulary, false, 0}; }
-
-decoder qwen3_30b_a3b() {
-  return {{2048, 32, 4, 128, 768, true, true, 128, 8}, 48, qwen3_vocabulary, false, 0};
-}
-decoder mixtral_8x7b() {
-  return {{4096, 32, 8, 128, 14'336, true, true, 8, 2}, 32, 32'000, false, 0};
-}
-
 encoder vision(std::uint32_t layers, std::uint32_t hidden, std::uint32_t heads,
                std::uint32_t feed_forward) {
   return {{hidden, heads, heads, hidden / heads, feed_forward, false, false}, layers, 256, 1};
@@ -55,10 +41,15 @@ struct named {
 };
 
 const named<decoder> decoders[] = {
-    {"gpt3-large", gpt3_large()},       {"qwen3-1.7b", qwen3_1_7b()},
-    {"qwen3-4b", qwen3_4b()},           {"qwen3-32b", qwen3_32b()},
-    {"llama3-8b", llama3_8b()},         {"llama3-70b", llama3_70b()},
-    {"qwen3-30b-a3b", qwen3_30b_a3b()}, {"mixtral-8x7b", mixtral_8x7b()}};
+    {"gpt3-large", {{1536, 16, 16, 96, 6144, false, true}, 24, 50'257, true, 2048}},
+    {"qwen3-1.7b", {modern(2048, 16, 6144), 28, qwen3_vocabulary, true, 0}},
+    {"qwen3-4b", {modern(2560, 32, 9728), 36, qwen3_vocabulary, true, 0}},
+    {"qwen3-32b", {modern(5120, 64, 25'600), 64, qwen3_vocabulary, false, 0}},
+    {"llama3-8b", {modern(4096, 32, 14'336), 32, llama3_vocabulary, false, 0}},
+    {"llama3-70b", {modern(8192, 64, 28'672), 80, llama3_vocabulary, false, 0}},
+    {"qwen3-30b-a3b",
+     {{2048, 32, 4, 128, 768, true, true, 128, 8}, 48, qwen3_vocabulary, false, 0}},
+    {"mixtral-8x7b", {{4096, 32, 8, 128, 14'336, true, true, 8, 2}, 32, 32'000, false, 0}}};
 
 const named<encoder> encoders[] = {
     {"vit-l", vision(24, 1024, 16, 4096)},    {"vit-h", vision(32, 1280, 16, 5120)},

@@ -31,8 +31,9 @@ namespace rrfp::study {
 /// 1, all equally likely. histogram: as often as `bins` says. All are cut at `most`, and at
 /// least 1.
 enum class text_spread : std::uint8_t { padded, uniform, histogram };
-
-std::string_view name(text_spread s);
+/// The names, by enumerator.
+inline constexpr std::string_view text_spreads[] = {"padded", "uniform", "histogram"};
+inline std::string_view name(text_spread s) { return text_spreads[static_cast<std::size_t>(s)]; }
 
 /// One length of a histogram.
 struct text_bin {
@@ -67,8 +68,9 @@ std::uint32_t draw_text(const text_options& options, weather::keyed_random& rand
 /// fixed: `mean`, rounded. uniform: 0 to 2 `mean`, rounded. geometric: starts at 0, and P(n) falls
 /// by a constant factor. All are cut at `most`.
 enum class image_spread : std::uint8_t { fixed, uniform, geometric };
-
-std::string_view name(image_spread s);
+/// The names, by enumerator.
+inline constexpr std::string_view image_spreads[] = {"fixed", "uniform", "geometric"};
+inline std::string_view name(image_spread s) { return image_spreads[static_cast<std::size_t>(s)]; }
 
 /// The default is an assumption for every workload, because nothing is known about the real
 /// distribution: any number of images that fits into a sample of 1024 tokens at 256 tokens per
@@ -89,8 +91,11 @@ std::vector<std::uint32_t> images_of(const image_counts& counts, std::uint64_t s
                                      std::uint64_t microbatch, std::uint32_t samples);
 
 enum class expert_spread : std::uint8_t { even, dirichlet };
-
-std::string_view name(expert_spread s);
+/// The names, by enumerator.
+inline constexpr std::string_view expert_spreads[] = {"even", "dirichlet"};
+inline std::string_view name(expert_spread s) {
+  return expert_spreads[static_cast<std::size_t>(s)];
+}
 
 struct expert_options {
   expert_spread spread = expert_spread::dirichlet;

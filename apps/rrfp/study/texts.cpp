@@ -39,15 +39,6 @@ status add_row(std::string_view line, std::vector<text_bin>& bins) {
 
 }  // namespace
 
-std::string_view name(text_spread s) {
-  switch (s) {
-    case text_spread::padded: return "padded";
-    case text_spread::uniform: return "uniform";
-    case text_spread::histogram: return "histogram";
-  }
-  return "?";
-}
-
 result<std::vector<text_bin>> read_histogram(const std::string& path) {
   errno = 0;
   std::ifstream file{path};
