@@ -1,11 +1,9 @@
 #include <rrfp/hugging_face/config.hpp>
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <utility>
 
-#include <rrfp/base/printable.hpp>
 #include <rrfp/job/model_rules.hpp>
 
 #include "activations.hpp"
@@ -21,90 +19,19 @@ using job::architecture;
 using job::model_options;
 using job::vision_options;
 
-/// An object of the file and its path there. Keeps the first error, so readers need not check after
-/// each key.
-class section {
- public:
-  section(const json& object, std::string source, std::string path, std::optional<error>& failure)
-      : object_(object), source_(std::move(source)), path_(std::move(path)), failure_(failure) {}
-
-  bool failed() const { return failure_.has_value(); }
-  void fail(const std::string& key, const std::string& expected, const json& got) const {
-    if (!failure_)
-      failure_ = error{place(key) + ": expected " + expected + ", got " + printable(got.dump())};
-  }
-
-  /// False for missing keys and null; both keep the default.
-  bool has(const char* key) const {
-    const auto it = object_.find(key);
-    return it != object_.end() && !it->is_null();
-  }
-  const json& at(const char* key) const { return object_.at(key); }
-
-  void integer(const char* key, std::uint32_t& to) const {
-    if (!has(key)) return;
-    const auto& v = at(key);
-    const auto most = std::numeric_limits<std::int32_t>::max();
-    if (!v.is_number_integer() || v < 0 || v > most) return fail(key, "an integer >= 0", v);
-    to = v.get<std::uint32_t>();
-  }
-  void needed_integer(const char* key, std::uint32_t& to) const {
-    if (!has(key)) return fail(key, "an integer", nullptr);
-    integer(key, to);
-  }
-  void needed_number(const char* key, double& to) const {
-    if (!has(key)) return fail(key, "a number", nullptr);
-    number(key, to);
-  }
-  void number(const char* key, double& to) const {
-    if (!has(key)) return;
-    if (!at(key).is_number()) return fail(key, "a number", at(key));
-    to = at(key).get<double>();
-  }
-  void boolean(const char* key, bool& to) const {
-    if (!has(key)) return;
-    if (!at(key).is_boolean()) return fail(key, "true or false", at(key));
-    to = at(key).get<bool>();
-  }
-  /// For keys with a single supported value.
-  void require(const char* key, const json& allowed) const {
-    if (has(key) && at(key) != allowed) fail(key, allowed.dump(), at(key));
-  }
-  std::string text(const char* key) const {
-    if (!has(key)) return {};
-    if (at(key).is_string()) return at(key).get<std::string>();
-    fail(key, "a string", at(key));
-    return {};
-  }
-  void activation(const char* key, activation_kind& to) const {
-    const auto name = text(key);
-    if (name.empty()) return;
-    std::string known;
-    for (const auto& [word, kind] : activations) {
-      if (name == word) {
-        to = kind;
-        return;
-      }
-      known += (known.empty() ? "" : ", ") + std::string(word);
+void read_activation(const section& s, const char* key, activation_kind& to) {
+  const auto name = s.text(key);
+  if (name.empty()) return;
+  std::string known;
+  for (const auto& [word, kind] : activations) {
+    if (name == word) {
+      to = kind;
+      return;
     }
-    fail(key, "one of " + known, name);
+    known += (known.empty() ? "" : ", ") + std::string(word);
   }
-  std::optional<section> part(const char* key) const {
-    if (!has(key)) return std::nullopt;
-    if (!at(key).is_object()) {
-      fail(key, "an object", at(key));
-      return std::nullopt;
-    }
-    return section(at(key), source_, path_ + key + ".", failure_);
-  }
-
- private:
-  std::string place(const std::string& key) const { return source_ + ": " + path_ + key; }
-
-  const json& object_;
-  std::string source_, path_;
-  std::optional<error>& failure_;
-};
+  s.fail(key, "one of " + known, name);
+}
 
 void read_gpt2(const section& s, model_options& m) {
   m.family = architecture::gpt2;
@@ -118,7 +45,7 @@ void read_gpt2(const section& s, model_options& m) {
   s.integer("n_inner", m.feed_forward);
   s.number("layer_norm_epsilon", m.norm_epsilon);
   s.boolean("tie_word_embeddings", m.tied_head);
-  s.activation("activation_function", m.activation.emplace(activation_kind::gelu_tanh));
+  read_activation(s, "activation_function", m.activation.emplace(activation_kind::gelu_tanh));
   s.require("scale_attn_weights", true);
   s.require("scale_attn_by_inverse_layer_idx", false);
   s.require("add_cross_attention", false);
@@ -163,7 +90,7 @@ void read_llama(const section& s, model_options& m, architecture family) {
   s.boolean("tie_word_embeddings", m.tied_head);
   s.boolean("attention_bias", m.attention_bias);
   if (family == architecture::llama) s.boolean("mlp_bias", m.mlp_bias);
-  s.activation("hidden_act", m.activation.emplace(activation_kind::silu));
+  read_activation(s, "hidden_act", m.activation.emplace(activation_kind::silu));
   read_rope(s, m);
   s.require("pretraining_tp", 1);
   s.require("use_sliding_window", false);
@@ -183,7 +110,7 @@ void read_vit(const section& s, vision_options& v) {
   s.integer("patch_size", v.patch);
   s.integer("image_size", v.image_size);
   s.number("layer_norm_eps", v.norm_epsilon);
-  s.activation("hidden_act", v.activation);
+  read_activation(s, "hidden_act", v.activation);
   s.require("num_channels", 3);
   s.require("qkv_bias", true);
 }
