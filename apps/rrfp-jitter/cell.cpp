@@ -18,6 +18,13 @@ namespace {
 /// Raise this whenever an unchanged description leads to a different outcome.
 constexpr int description_version = 3;
 
+/// The shares of an outcome, and the times of stages that they are of.
+constexpr std::pair<double figures::*, double stage_time::*> shares[] = {
+    {&figures::blocked, &stage_time::blocked_ms},
+    {&figures::ranks, &stage_time::ranks_ms},
+    {&figures::gathering, &stage_time::gathering_ms},
+    {&figures::deferred, &stage_time::deferred_ms}};
+
 /// The contents of a file on which the outcome depends; its name says nothing about it.
 std::string content_of(std::string_view key, const std::string& path) {
   std::ifstream file{path, std::ios::binary};
@@ -112,11 +119,8 @@ void outcome_sum::add(const std::vector<double>& step_ms, const std::vector<stag
   for (std::uint32_t s = 0; s < stages.size(); ++s) {
     const auto& of = stages[s];
     const auto& memory = of.memory;
-    all_.busy_ms += of.busy_ms;
-    all_.blocked_ms += of.blocked_ms;
-    all_.ranks_ms += of.ranks_ms;
-    all_.gathering_ms += of.gathering_ms;
-    all_.deferred_ms += of.deferred_ms;
+    busy_ms_ += of.busy_ms;
+    for (const auto& [share, ms] : shares) made_.*share += of.*ms;
     made_.agreement += of.agreement;
     made_.launch_gap_ms = std::max(made_.launch_gap_ms, of.launch_gap_ms);
     made_.slots_peak = std::max(made_.slots_peak, memory.slots_peak);
@@ -134,11 +138,8 @@ outcome outcome_sum::finish() {
     all_ms += ms * devices_;
   }
   if (all_ms > 0) {
-    made_.idle = 1 - all_.busy_ms / all_ms;
-    made_.blocked = all_.blocked_ms / all_ms;
-    made_.ranks = all_.ranks_ms / all_ms;
-    made_.gathering = all_.gathering_ms / all_ms;
-    made_.deferred = all_.deferred_ms / all_ms;
+    made_.idle = 1 - busy_ms_ / all_ms;
+    for (const auto& [share, ms] : shares) made_.*share /= all_ms;
   }
   made_.launch_gap_ms /= static_cast<double>(made_.step_ms.size()) * replicas_;
   return made_;

@@ -106,8 +106,8 @@ class outcome_sum {
   std::shared_ptr<const study::pipeline_cost> model_;
   double replicas_;
   double devices_;
-  outcome made_;
-  stage_time all_;
+  outcome made_;  ///< until finish(), its shares are sums of milliseconds
+  double busy_ms_ = 0;
 };
 
 /// Runs a cell in the simulator. Thread-safe, as the other engines. Errors: those of check_cell(),
