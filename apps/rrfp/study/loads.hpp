@@ -8,31 +8,21 @@
 namespace rrfp::study {
 
 using workload::load;
-using workload::model;
 
-/// A pure function of the step and the microbatch. Thread-safe.
-class load_source {
- public:
-  load_source(const model& m, std::uint32_t samples, const image_counts& images,
-              const text_options& texts, const expert_options& experts, std::uint64_t seed);
+/// Plain data; const use is thread-safe.
+struct load_source {
+  workload::model model;
+  std::uint32_t samples = 1;  ///< of a microbatch
+  image_counts images;
+  text_options texts;
+  expert_options experts;
+  std::uint64_t seed = 0;
 
-  /// `microbatch`: as in images_of(). If the lengths of texts vary, a sample has the tokens of its
-  /// text and of its images.
+  /// A pure function of its arguments. `microbatch`: as in images_of(). If the lengths of texts
+  /// vary, a sample has the tokens of its text and of its images.
   load of(step_id step, std::uint64_t microbatch) const;
   /// Whether the tensors between stages differ in shape from one microbatch to the next.
-  bool shapes_vary() const {
-    return tokens_per_image_ != 0 || texts_.spread != text_spread::padded;
-  }
-
- private:
-  std::uint32_t samples_;
-  std::uint32_t tokens_per_image_ = 0;  ///< 0: no images
-  std::uint32_t layers_ = 0;            ///< with experts
-  std::uint32_t number_of_experts_ = 0;
-  image_counts images_;
-  text_options texts_;
-  expert_options experts_;
-  std::uint64_t seed_;
+  bool shapes_vary() const { return model.images || texts.spread != text_spread::padded; }
 };
 
 }  // namespace rrfp::study

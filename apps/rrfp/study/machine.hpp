@@ -1,6 +1,7 @@
 /// The machine that a model runs on: devices, links, and the share of peak that real kernels reach.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace rrfp::study {
@@ -39,12 +40,18 @@ struct machine {
 };
 
 /// Seconds to transfer a tensor of `bytes` while `shared_by` ranks share the link.
-double transfer_s(const link& l, double bytes, double shared_by = 1);
+inline double transfer_s(const link& l, double bytes, double shared_by = 1) {
+  return l.latency_s + bytes * shared_by / l.bandwidth;
+}
 
 /// Seconds of a ring all-reduce of `bytes` over `ranks`: 2 (ranks - 1) messages of bytes / ranks.
-double all_reduce_s(const link& l, double bytes, std::uint32_t ranks, double shared_by = 1);
+inline double all_reduce_s(const link& l, double bytes, std::uint32_t ranks, double shared_by = 1) {
+  return ranks < 2 ? 0 : 2.0 * (ranks - 1) * transfer_s(l, bytes / ranks, shared_by);
+}
 
 /// Seconds of a kernel: the longer of its compute time and its memory time.
-double kernel_s(const machine& m, double flops, double bytes);
+inline double kernel_s(const machine& m, double flops, double bytes) {
+  return std::max(flops / (m.tflops * 1e12), bytes / (m.memory_gb_s * 1e9)) / m.efficiency;
+}
 
 }  // namespace rrfp::study

@@ -25,7 +25,7 @@ class preset_costs final : public simulate::microbatch_costs {
   preset_costs(const job::job& j, const options& o, std::shared_ptr<const pipeline_cost> model,
                replica_id replica)
       : model_(std::move(model)),
-        loads_(model_->described(), o.cost.samples, o.images, o.texts, o.experts, j.jitter.seed),
+        loads_{model_->described(), o.cost.samples, o.images, o.texts, o.experts, j.jitter.seed},
         tells_shapes_(o.cost.shape_messages && loads_.shapes_vary() && blocks_messages(j)),
         microbatches_(j.pipeline.microbatches),
         first_(std::uint64_t{replica.value()} * microbatches_) {
