@@ -2,22 +2,28 @@
 
 #include <rrfp/io/parse_json.hpp>
 
+namespace rrfp {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(shard, whole, dimension, blocks, offset, length)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(stored_form, transposed, sizes)
+
+}  // namespace rrfp
+
 namespace rrfp::checkpoint {
 
 using nlohmann::json;
 
 namespace {
 
-/// Parses an object keyed by tensor name; `read` fills one entry. `key` names the metadata in
-/// errors.
-template <class Table, class Read>
-result<Table> parse_table(std::string_view key, std::string_view text, Read read) {
+/// Parses an object keyed by tensor name. `key` names the metadata in errors.
+template <class Table>
+result<Table> parse_table(std::string_view key, std::string_view text) {
   const auto parsed = parse_json(text);
   if (const auto* fault = std::get_if<json_fault>(&parsed))
     return error{std::string{key} + ": " + fault->message()};
   try {
     Table all;
-    for (const auto& [name, entry] : std::get<json>(parsed).items()) read(entry, all[name]);
+    for (const auto& [name, entry] : std::get<json>(parsed).items()) entry.get_to(all[name]);
     return all;
   } catch (const json::exception& e) {
     return error{std::string{key} + ": " + e.what()};
@@ -26,39 +32,12 @@ result<Table> parse_table(std::string_view key, std::string_view text, Read read
 
 }  // namespace
 
-std::string to_json(const parts& all) {
-  json made = json::object();
-  for (const auto& [name, p] : all)
-    made[name] = {{"whole", p.whole},
-                  {"dimension", p.dimension},
-                  {"blocks", p.blocks},
-                  {"offset", p.offset},
-                  {"length", p.length}};
-  return made.dump();
-}
+std::string to_json(const parts& all) { return json(all).dump(); }
+std::string to_json(const stored_forms& all) { return json(all).dump(); }
 
-result<parts> parse_parts(std::string_view text) {
-  return parse_table<parts>(parts_key, text, [](const json& entry, shard& p) {
-    entry.at("whole").get_to(p.whole);
-    entry.at("dimension").get_to(p.dimension);
-    entry.at("blocks").get_to(p.blocks);
-    entry.at("offset").get_to(p.offset);
-    entry.at("length").get_to(p.length);
-  });
-}
-
-std::string to_json(const stored_forms& all) {
-  json made = json::object();
-  for (const auto& [name, form] : all)
-    made[name] = {{"transposed", form.transposed}, {"sizes", form.sizes}};
-  return made.dump();
-}
-
+result<parts> parse_parts(std::string_view text) { return parse_table<parts>(parts_key, text); }
 result<stored_forms> parse_stored(std::string_view text) {
-  return parse_table<stored_forms>(stored_key, text, [](const json& entry, stored_form& form) {
-    entry.at("transposed").get_to(form.transposed);
-    entry.at("sizes").get_to(form.sizes);
-  });
+  return parse_table<stored_forms>(stored_key, text);
 }
 
 status check_part(const shard& p, std::span<const std::int64_t> shape) {
