@@ -119,8 +119,10 @@ class job_member::impl {
       if (members || !may_try_again(members.failure()) || left <= in_seconds{retry_pause}.count())
         return members;
       program_.on_waiting(members.message());
-      if (standing_->choice().is_first()) {
-        standing_->note_pause(retry_pause);
+      if (standing_->now().choice.is_first()) {
+        standing_->change([](auto& known) {
+          if (known.awake_at) *known.awake_at += std::chrono::nanoseconds{retry_pause}.count();
+        });
         std::this_thread::sleep_for(retry_pause);
       }
       j.transport.join_timeout_s = std::max(limit - in_seconds{clock::now() - since}.count(),

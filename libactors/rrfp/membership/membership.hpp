@@ -55,31 +55,25 @@ class process_standing {
  public:
   using process_id = membership_core::process_id;
 
+  struct knowledge {
+    std::set<process_id> lost;
+    membership_core::leader_choice choice;
+    std::optional<std::int64_t> awake_at;  ///< as core_options::awake_at
+    bool has_joined = false;
+    /// All nodes have agreed on the end: whoever comes now has nothing to do.
+    bool is_over = false;
+  };
+
   /// `fenced`: a lost process may not join again. Then this draws the identity of this process.
   explicit process_standing(bool fenced);
   ~process_standing();
 
   process_id process() const { return process_; }
+  knowledge now() const;
+  void change(const std::function<void(knowledge&)>& change);
   /// This process was declared lost, or was stopped for so long that it must have been.
-  bool is_lost() const;
-  /// Which processes this one knows to be lost.
-  std::set<process_id> lost() const;
-  bool has_joined() const;
-  /// As core_options::awake_at.
-  std::optional<std::int64_t> awake_at() const;
-  membership_core::leader_choice choice() const;
-  /// All nodes have agreed on the end: whoever comes now has nothing to do.
-  bool is_over() const;
-
-  void add_lost(process_id process);
-  void note_joined(node_id own, std::set<node_id> present,
-                   std::vector<membership_core::successor> successors);
-  void note_over();
-  void note_awake(std::int64_t at);
-  /// A pause before it joins again.
-  void note_pause(std::chrono::nanoseconds pause);
-  /// Changes what is known of leaders.
-  void change(const std::function<void(membership_core::leader_choice&)>& change);
+  bool is_lost() const { return now().lost.contains(process_); }
+  bool is_over() const { return now().is_over; }
 
   /// Opens the life line of this process on `host`, a numeric address, unless it is open. Returns
   /// its port; 0: it cannot be opened.
@@ -90,11 +84,7 @@ class process_standing {
   const process_id process_;
   std::unique_ptr<control::life_line> life_line_;  ///< opened before others are told of it
   mutable std::mutex mutex_;
-  std::set<process_id> lost_;
-  membership_core::leader_choice choice_;
-  std::optional<std::int64_t> awake_at_;
-  bool has_joined_ = false;
-  bool is_over_ = false;
+  knowledge now_;
 };
 
 struct membership_options {

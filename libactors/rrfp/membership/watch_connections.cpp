@@ -133,7 +133,7 @@ claim watcher::own_claim() const {
   }
   if (options_.standing == nullptr) return c;
   c.process = options_.standing->process().value();
-  c.again = options_.standing->has_joined() ? 1 : 0;
+  c.again = options_.standing->now().has_joined ? 1 : 0;
   return c;
 }
 

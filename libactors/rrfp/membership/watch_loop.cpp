@@ -36,7 +36,7 @@ void watcher::watch() {
     reason = give_up_reason_;
   }
   feed(event::closing{reason});
-  if (options_.standing != nullptr) options_.standing->note_awake(ns(clock::now() + linger_max));
+  know([](auto& known) { known.awake_at = ns(clock::now() + linger_max); });
   // While no other job can listen at this port.
   remove_files();
   listener_.reset();
@@ -347,12 +347,12 @@ void watcher::carry_out(const action::join_failed& a) {
 }
 
 void watcher::carry_out(const action::fence& a) {
-  if (options_.standing != nullptr) options_.standing->add_lost(a.process);
+  know([&](auto& known) { known.lost.insert(a.process); });
 }
 
 void watcher::carry_out(const action::job_over&) {
   if (end_mark_) end_mark_->set();
-  if (options_.standing != nullptr) options_.standing->note_over();
+  know([](auto& known) { known.is_over = true; });
   report([&] {
     over_ = true;
     // Node 0 goes on, to tell it to the others that come.
@@ -361,12 +361,13 @@ void watcher::carry_out(const action::job_over&) {
 }
 
 void watcher::carry_out(const action::joined& a) {
-  if (options_.standing != nullptr) {
+  know([&](auto& known) {
     std::set<node_id> present;
     for (std::uint32_t n = 0; n < options_.nodes; ++n) present.emplace(n);
     for (const auto n : a.absent) present.erase(n);
-    options_.standing->note_joined(options_.node, std::move(present), a.successors);
-  }
+    known.has_joined = true;
+    known.choice.note_joined(options_.node, std::move(present), a.successors);
+  });
   report([&] {
     for (const auto& m : a.members)
       members_.push_back({node_id{m.node}, m.host, m.description, m.is_absent});
@@ -375,15 +376,13 @@ void watcher::carry_out(const action::joined& a) {
 }
 
 void watcher::carry_out(const action::node_waits& a) {
-  if (options_.standing != nullptr)
-    options_.standing->change([&](auto& choice) { choice.note_waiting(a.node); });
+  know([&](auto& known) { known.choice.note_waiting(a.node); });
   const std::lock_guard calling{calling_};
   if (on_node_waits_) on_node_waits_(a.node);
 }
 
 void watcher::carry_out(const action::leader_returns&) {
-  if (options_.standing != nullptr)
-    options_.standing->change([](auto& choice) { choice.note_return(); });
+  know([](auto& known) { known.choice.note_return(); });
 }
 
 void watcher::carry_out(const action::examine& a) {
@@ -401,8 +400,7 @@ void watcher::carry_out(const action::look_for_node_0&) {
 }
 
 void watcher::carry_out(const action::lost& a) {
-  if (options_.standing != nullptr)
-    options_.standing->change([&](auto& choice) { choice.note_lost(a.node, a.is_silent); });
+  know([&](auto& known) { known.choice.note_lost(a.node, a.is_silent); });
   report([&] {
     if (!leaving_) lost_ = a;
   });

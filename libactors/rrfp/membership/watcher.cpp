@@ -14,9 +14,11 @@ namespace {
 
 std::optional<end_mark> end_mark_of(const membership_options& o) {
   if (o.standing == nullptr || o.rendezvous_port == 0) return std::nullopt;
-  if (o.node != o.standing->choice().node()) return std::nullopt;
+  const auto known = o.standing->now();
+  if (o.node != known.choice.node()) return std::nullopt;
   end_mark mark{o.rendezvous_port, o.job_hash};
-  if (!o.standing->has_joined() && mark.is_set(o.telling_max)) o.standing->note_over();
+  if (!known.has_joined && mark.is_set(o.telling_max))
+    o.standing->change([](auto& now) { now.is_over = true; });
   return mark;
 }
 
@@ -36,13 +38,14 @@ std::variant<leader_core, follower_core> core_of(const membership_options& o, bo
   options.node_timeout = ns(o.node_timeout);
   options.inquires = inquires;
   if (o.standing != nullptr) {
+    const auto known = o.standing->now();
+    const auto& choice = known.choice;
     options.process = o.standing->process();
-    options.again = o.standing->has_joined();
-    options.awake_at = o.standing->awake_at();
-    options.lost = o.standing->lost();
-    options.over = o.standing->is_over();
+    options.again = known.has_joined;
+    options.awake_at = known.awake_at;
+    options.lost = known.lost;
+    options.over = known.is_over;
     options.hosts = o.hosts;
-    const auto choice = o.standing->choice();
     options.expected = choice.expected();
     options.leader = choice.node();
     if (o.hosts.may_lack_nodes()) options.quorum = choice.quorum();
@@ -59,7 +62,7 @@ watcher::watcher(membership_options options, std::optional<secret> key, file_des
                  std::optional<process_id> inquirer)
     : options_(std::move(options)),
       inquirer_(inquirer),
-      choice_(options_.standing != nullptr ? options_.standing->choice() : leader_choice{}),
+      choice_(options_.standing != nullptr ? options_.standing->now().choice : leader_choice{}),
       key_(std::move(key)),
       job_{options_.version, options_.job_id, options_.job_hash, options_.nodes,
            options_.vector_instructions},
@@ -152,8 +155,8 @@ status watcher::join() {
                          seconds_text(std::chrono::nanoseconds{limit}.count()), waiting),
              error_kind::node_lost};
     give_up_reason_ = name + " gave up: " + why.message;
-    if (options_.standing && (!join_failure_ || join_failure_->elsewhere))
-      options_.standing->change([](auto& choice) { choice.note_failed_join(); });
+    if (!join_failure_ || join_failure_->elsewhere)
+      know([](auto& known) { known.choice.note_failed_join(); });
   }
   if (leads() && options_.standing && options_.standing->is_over()) tell_end();
   end();

@@ -159,6 +159,10 @@ class watcher {
   void carry_out(const action::left&) { may_leave_ = true; }
   void carry_out(const action::exchanged& a);
   void carry_out(const action::exchange_failed& a);
+  /// Changes what the process knows over all its memberships, if that is kept.
+  void know(const std::function<void(process_standing::knowledge&)>& change) const {
+    if (options_.standing != nullptr) options_.standing->change(change);
+  }
   /// Changes the shared state, and wakes the threads that wait for it.
   template <class Change>
   void report(Change change);
