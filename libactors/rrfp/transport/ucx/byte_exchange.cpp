@@ -24,7 +24,8 @@ std::size_t cost_of(std::size_t bytes) { return bytes + 64; }
 
 }  // namespace
 
-bool byte_mailbox::arrive(rank_id from, std::uint64_t tag, std::span<const std::byte> data) {
+bool byte_mailbox::arrive(rank_id from, std::uint64_t tag, std::span<const std::byte> data,
+                          slab holder) {
   const std::lock_guard lock{mutex_};
   if (closed_) return true;
   if (auto* const w = take_waiting({from, tag})) {
@@ -38,29 +39,14 @@ bool byte_mailbox::arrive(rank_id from, std::uint64_t tag, std::span<const std::
     return true;
   }
   if (unexpected_bytes_ + cost_of(data.size()) > unexpected_bytes_max_) return false;
-  auto kept = pool_->take(data.size());
-  if (kept.data() == nullptr) return false;
-  if (!data.empty()) std::memcpy(kept.data(), data.data(), data.size());
-  unexpected_bytes_ += cost_of(data.size());
-  unexpected_[{from, tag}].push_back({std::move(kept), data.size()});
-  return true;
-}
-
-bool byte_mailbox::arrive(rank_id from, std::uint64_t tag, slab data, std::size_t bytes) {
-  {
-    const std::lock_guard lock{mutex_};
-    const auto is_awaited = std::any_of(waiting_.begin(), waiting_.end(), [&](const waiting* w) {
-      return w->wanted == key{from, tag};
-    });
-    if (!is_awaited) {
-      if (closed_) return true;
-      if (unexpected_bytes_ + cost_of(bytes) > unexpected_bytes_max_) return false;
-      unexpected_bytes_ += cost_of(bytes);
-      unexpected_[{from, tag}].push_back({std::move(data), bytes});
-      return true;
-    }
+  if (holder.data() == nullptr) {
+    holder = pool_->take(data.size());
+    if (holder.data() == nullptr) return false;
+    if (!data.empty()) std::memcpy(holder.data(), data.data(), data.size());
   }
-  return arrive(from, tag, std::span<const std::byte>{data.data(), bytes});
+  unexpected_bytes_ += cost_of(data.size());
+  unexpected_[{from, tag}].push_back({std::move(holder), data.size()});
+  return true;
 }
 
 result<std::optional<std::size_t>> byte_mailbox::receive(rank_id from, std::uint64_t tag,

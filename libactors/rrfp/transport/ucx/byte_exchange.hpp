@@ -31,10 +31,9 @@ class byte_mailbox {
   byte_mailbox(std::shared_ptr<slab_pool> pool, std::size_t unexpected_bytes_max)
       : pool_(std::move(pool)), unexpected_bytes_max_(unexpected_bytes_max) {}
 
-  /// Copies `data` to the receive() that waits for it, otherwise to a slab. False: no room is left.
-  bool arrive(rank_id from, std::uint64_t tag, std::span<const std::byte> data);
-  /// The same for data that is already in a slab.
-  bool arrive(rank_id from, std::uint64_t tag, slab data, std::size_t bytes);
+  /// Copies `data` to the receive() that waits for it, otherwise keeps it: in `holder`, if that
+  /// holds it already, else in a slab. False: no room is left.
+  bool arrive(rank_id from, std::uint64_t tag, std::span<const std::byte> data, slab holder = {});
 
   /// As tp_coord::rank_channel::receive().
   result<std::optional<std::size_t>> receive(rank_id from, std::uint64_t tag,

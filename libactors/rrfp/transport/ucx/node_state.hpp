@@ -37,6 +37,13 @@ class live_counts {
   std::array<std::atomic<std::uint64_t>, count> live_{};
 };
 
+/// What the transport calls on the progress thread, which alone uses them; see ucx_transport.
+struct program_calls {
+  std::function<void(node_id, std::string)> failed;
+  ucx_transport::device_allocator allocate;
+  ucx_transport::actor_message_reader read_actor_message;
+};
+
 struct node_state {
   explicit node_state(ucx_options o)
       : options(std::move(o)),
@@ -54,6 +61,7 @@ struct node_state {
   byte_exchange exchange;
   transport_core core;  ///< used only by the thread that drives UCX
   live_counts counts;
+  program_calls calls;
 };
 
 }  // namespace rrfp::actors::ucx

@@ -37,7 +37,7 @@ progress_thread::progress_thread(node_state& node, worker w)
       peers_(node, *worker_,
              [this](node_id who, const std::string& why, bool has_failed) {
                node_.exchange.end(who, why);
-               if (has_failed && failed_ && !stopping_) failed_(who, why);
+               if (has_failed && node_.calls.failed && !stopping_) node_.calls.failed(who, why);
              }),
       sender_(node),
       receiver_(node, *worker_, sender_),
@@ -54,27 +54,6 @@ progress_thread::~progress_thread() {
   stop();
   close(epoll_descriptor_);
   close(wake_descriptor_);
-}
-
-void progress_thread::on_failure(failure_handler failed) {
-  ask([this, failed = std::move(failed)](peer_table&) {
-    failed_ = failed;
-    return true;
-  });
-}
-
-void progress_thread::fetch_to_devices(ucx_transport::device_allocator allocate) {
-  ask([this, allocate = std::move(allocate)](peer_table&) {
-    receiver_.fetch_to_devices(allocate);
-    return true;
-  });
-}
-
-void progress_thread::on_actor_message(ucx_transport::actor_message_reader read) {
-  ask([this, read = std::move(read)](peer_table&) {
-    receiver_.on_actor_message(read);
-    return true;
-  });
 }
 
 void progress_thread::post(work w) {

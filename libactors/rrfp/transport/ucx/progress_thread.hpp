@@ -25,7 +25,6 @@ namespace rrfp::actors::ucx {
 
 class progress_thread {
  public:
-  using failure_handler = std::function<void(node_id, std::string)>;
   using call = std::function<void(peer_table&)>;
   /// The node is lost. Accepted until the thread ends, so that the thread does not wait for an
   /// answer from that node.
@@ -49,9 +48,6 @@ class progress_thread {
   auto ask(F f) -> std::optional<decltype(f(std::declval<peer_table&>()))>;
   bool is_this_thread() const { return std::this_thread::get_id() == id_; }
 
-  void on_failure(failure_handler failed);
-  void fetch_to_devices(ucx_transport::device_allocator allocate);
-  void on_actor_message(ucx_transport::actor_message_reader read);
   /// Sends disconnect messages, closes the endpoints and ends the thread, within about close_max.
   void stop();
 
@@ -76,7 +72,6 @@ class progress_thread {
 
   node_state& node_;
   std::optional<worker> worker_;
-  failure_handler failed_;
   peer_table peers_;
   sender sender_;
   receiver receiver_;

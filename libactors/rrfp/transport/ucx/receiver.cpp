@@ -82,8 +82,9 @@ bool receiver::begin_fetches() {
 
 tensor_buffer receiver::allocate_on_device(const any_header& any) const {
   const auto* const h = std::get_if<tensor_header>(&any);
-  if (h == nullptr || !allocator_ || h->has_data_hash) return {};
-  return allocator_(h->message.to, h->sizes(), h->type);
+  const auto& allocate = node_.calls.allocate;
+  if (h == nullptr || !allocate || h->has_data_hash) return {};
+  return allocate(h->message.to, h->sizes(), h->type);
 }
 
 void receiver::begin_fetch(fetch_order order) {
@@ -142,8 +143,7 @@ void receiver::take(const tensor_header& h, std::span<const std::byte> data) {
 }
 
 void receiver::take(const bytes_header& h, std::span<const std::byte> data) {
-  node_.core.delivered(
-      h, put(h, data, [&](byte_mailbox& box) { return box.arrive(h.from, h.tag, data); }));
+  node_.core.delivered(h, put(h, data));
 }
 
 /// Counted as delivered even if it still waits for an earlier one.
@@ -152,8 +152,9 @@ void receiver::take(const actor_message_header& h, std::span<const std::byte> da
   if (!matches(h, data)) return core.delivered(h, delivery::damaged);
   for (const auto& message :
        core.in_order(h, {reinterpret_cast<const char*>(data.data()), data.size()})) {
-    const auto read = read_actor_message_
-                          ? read_actor_message_(h.from_node, message)
+    const auto& calls = node_.calls;
+    const auto read = calls.read_actor_message
+                          ? calls.read_actor_message(h.from_node, message)
                           : error{"no handler of actor messages is registered on this node"};
     if (!read) return core.delivered(h, delivery::garbled, read.message());
   }
@@ -168,18 +169,15 @@ delivery receiver::deliver(const tensor_header& h, slab data) {
 
 delivery receiver::deliver(const bytes_header& h, slab data) {
   const std::span<const std::byte> view{data.data(), h.data_bytes};
-  return put(h, view, [&](byte_mailbox& box) {
-    return box.arrive(h.from, h.tag, std::move(data), h.data_bytes);
-  });
+  return put(h, view, std::move(data));
 }
 
-template <class Arrive>
-delivery receiver::put(const bytes_header& h, std::span<const std::byte> data, Arrive arrive) {
+delivery receiver::put(const bytes_header& h, std::span<const std::byte> data, slab holder) {
   if (!matches(h, data)) return delivery::damaged;
   const auto box = node_.exchange.mailbox(h.group, h.to);
   if (box != nullptr && h.closes)
     box->close({reinterpret_cast<const char*>(data.data()), data.size()});
-  else if (box == nullptr || !arrive(*box))
+  else if (box == nullptr || !box->arrive(h.from, h.tag, data, std::move(holder)))
     return delivery::full;
   return delivery::done;
 }

@@ -15,14 +15,6 @@ class receiver {
   receiver(const receiver&) = delete;
   receiver& operator=(const receiver&) = delete;
 
-  /// Lets `allocate` provide the memory of each large tensor without a checksum.
-  void fetch_to_devices(ucx_transport::device_allocator allocate) {
-    allocator_ = std::move(allocate);
-  }
-  /// Gives the actor messages of other nodes to `read`.
-  void on_actor_message(ucx_transport::actor_message_reader read) {
-    read_actor_message_ = std::move(read);
-  }
   /// Begins the fetches that the limit allows. True if it began one.
   bool begin_fetches();
 
@@ -55,15 +47,13 @@ class receiver {
   void end_fetch(std::unique_ptr<fetch> f, ucs_status_t how);
   delivery deliver(const tensor_header& h, slab data);
   delivery deliver(const bytes_header& h, slab data);
-  /// Passes intact data to its mailbox: with `arrive`, or as the reason to close it.
-  template <class Arrive>
-  delivery put(const bytes_header& h, std::span<const std::byte> data, Arrive arrive);
+  /// Passes intact data to its mailbox, or takes it as the reason to close that. `holder`: the slab
+  /// that holds the data, or empty.
+  delivery put(const bytes_header& h, std::span<const std::byte> data, slab holder = {});
 
   node_state& node_;
   worker& worker_;
   sender& out_;
-  ucx_transport::device_allocator allocator_;
-  ucx_transport::actor_message_reader read_actor_message_;
 };
 
 }  // namespace rrfp::actors::ucx

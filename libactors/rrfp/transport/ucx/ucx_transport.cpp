@@ -23,6 +23,14 @@ class ucx_transport::core {
     progress.stop();
   }
 
+  template <class Call>
+  void set(Call ucx::program_calls::*which, Call call) {
+    progress.ask([&](ucx::peer_table&) {
+      node.calls.*which = std::move(call);
+      return true;
+    });
+  }
+
   std::optional<node_id> node_of(const rank_address& address) const {
     const std::shared_lock lock{routes_mutex_};
     const auto found = routes_.find(address);
@@ -150,11 +158,11 @@ ucx_transport::~ucx_transport() { core_->close(); }
 const std::string& ucx_transport::address() const { return core_->progress.address(); }
 
 void ucx_transport::on_failure(std::function<void(node_id, std::string why)> failed) {
-  core_->progress.on_failure(std::move(failed));
+  core_->set(&ucx::program_calls::failed, std::move(failed));
 }
 
 void ucx_transport::fetch_to_devices(device_allocator allocate) {
-  core_->progress.fetch_to_devices(std::move(allocate));
+  core_->set(&ucx::program_calls::allocate, std::move(allocate));
 }
 
 bool ucx_transport::takes_cuda() const { return core_->takes_cuda; }
@@ -210,7 +218,7 @@ bool ucx_transport::takes_device_memory(const rank_address& to) const {
 }
 
 void ucx_transport::on_actor_message(actor_message_reader read) {
-  core_->progress.on_actor_message(std::move(read));
+  core_->set(&ucx::program_calls::read_actor_message, std::move(read));
 }
 
 void ucx_transport::send_actor_message(node_id to, std::string bytes) {
