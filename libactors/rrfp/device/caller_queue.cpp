@@ -30,14 +30,6 @@ class caller_queue::caller_device final : public device {
     if (!stopped_) queue_.items_.push_back({this, {}, step});
   }
 
-  void occupy(std::function<std::chrono::nanoseconds()> work,
-              std::function<void(const occupancy&)> after) override {
-    post([this, work = std::move(work), after = std::move(after)] {
-      const auto time = work();
-      if (time.count() <= 0 || pause(time)) after({});
-    });
-  }
-
   void stop() override {
     std::deque<item> dropped;  // may have the last reference to what posts again
     const std::lock_guard lock{queue_.mutex_};
@@ -49,8 +41,7 @@ class caller_queue::caller_device final : public device {
   }
 
  private:
-  /// False if stop() interrupted it.
-  bool pause(std::chrono::nanoseconds time) {
+  bool pause(std::chrono::nanoseconds time) override {
     std::unique_lock lock{queue_.mutex_};
     return !queue_.changed_.wait_until(lock, std::chrono::steady_clock::now() + time,
                                        [this] { return stopped_; });

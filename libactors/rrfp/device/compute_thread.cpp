@@ -25,14 +25,6 @@ void compute_thread::post(std::function<void()> work) {
   wake_.notify_one();
 }
 
-void compute_thread::occupy(std::function<std::chrono::nanoseconds()> work,
-                            std::function<void(const occupancy&)> after) {
-  post([this, work = std::move(work), after = std::move(after)] {
-    const auto time = work();
-    if (time.count() <= 0 || pause(time)) after({});
-  });
-}
-
 bool compute_thread::pause(std::chrono::nanoseconds time) {
   std::unique_lock lock{mutex_};
   return !wake_.wait_until(lock, std::chrono::steady_clock::now() + time,

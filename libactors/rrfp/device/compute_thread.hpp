@@ -21,14 +21,10 @@ class compute_thread final : public device {
   ~compute_thread() override;
 
   void post(std::function<void()> work) override;
-  /// The thread sleeps after `work` for the returned time.
-  void occupy(std::function<std::chrono::nanoseconds()> work,
-              std::function<void(const occupancy&)> after) override;
   void stop() override;
 
  private:
-  /// False if stop() interrupted it.
-  bool pause(std::chrono::nanoseconds time);
+  bool pause(std::chrono::nanoseconds time) override;
   void run();
   void spin_for_work(std::unique_lock<std::mutex>& lock);
 

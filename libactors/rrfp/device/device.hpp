@@ -43,7 +43,12 @@ class device {
   /// and in the order of the launches. The results of `work` are complete by then. `after` is not
   /// called after stop().
   virtual void occupy(std::function<std::chrono::nanoseconds()> work,
-                      std::function<void(const occupancy&)> after) = 0;
+                      std::function<void(const occupancy&)> after) {
+    post([this, work = std::move(work), after = std::move(after)] {
+      const auto time = work();
+      if (time.count() <= 0 || pause(time)) after({});
+    });
+  }
 
   /// The work that follows belongs to this step: a device on the thread of the program waits until
   /// the program wants it.
@@ -61,6 +66,11 @@ class device {
   virtual void copy_in(tensor_buffer t, on_copied then) { then(std::move(t)); }
   /// Copies `t`, which is complete and in memory of this device, to host memory.
   virtual void copy_out(tensor_buffer t, on_copied then) { then(std::move(t)); }
+
+ private:
+  /// Sleeps on the thread of posted work, for a device that does not override occupy(). False if
+  /// stop() interrupted it.
+  virtual bool pause(std::chrono::nanoseconds /*time*/) { return true; }
 };
 
 }  // namespace rrfp::actors
