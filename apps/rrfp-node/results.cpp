@@ -78,7 +78,6 @@ void json_log::step(const job::job& run, const actors::step_summary& s) {
 }
 
 void json_log::evaluation(const job::job& run, const actors::evaluation_summary& e) {
-  if (file_ == nullptr) return;
   write(text_of({{"event", "evaluation"},
                  {"run", run.name},
                  {"step", e.step},
@@ -88,7 +87,6 @@ void json_log::evaluation(const job::job& run, const actors::evaluation_summary&
 }
 
 void json_log::checkpoint(const job::job& run, const actors::checkpoint_report& r) {
-  if (file_ == nullptr) return;
   json line{{"event", "checkpoint"}, {"run", run.name}, {"step", r.step}};
   if (!r.failure.empty()) {
     line["failure"] = r.failure;
@@ -102,7 +100,6 @@ void json_log::checkpoint(const job::job& run, const actors::checkpoint_report& 
 }
 
 void json_log::resume(const job::job& run, const checkpoint::found_checkpoint& from) {
-  if (file_ == nullptr) return;
   write(text_of({{"event", "resume"},
                  {"run", run.name},
                  {"step", from.contents.step},
@@ -111,7 +108,6 @@ void json_log::resume(const job::job& run, const checkpoint::found_checkpoint& f
 
 void json_log::recovery(const job::job& run, const actors::recovery_record& r,
                         const recovery_totals& totals, const std::vector<node_id>& absent) {
-  if (file_ == nullptr) return;
   auto without = json::array();
   for (const auto n : absent) without.push_back(n.value());
   write(text_of({{"event", "recovery"},
@@ -145,7 +141,6 @@ std::string line_of(const actors::straggler_report& r) {
 }
 
 void json_log::straggler(const job::job& run, const actors::straggler_report& r) {
-  if (file_ == nullptr) return;
   json ranks = json::array(), nodes = json::array();
   for (const auto rank : r.what.ranks) ranks.push_back(rank.value());
   for (const auto node : r.nodes) nodes.push_back(node.value());
@@ -161,7 +156,6 @@ void json_log::straggler(const job::job& run, const actors::straggler_report& r)
 }
 
 void json_log::summary(const job::job& run, const actors::run_result& r) {
-  if (file_ == nullptr) return;
   const auto& s = r.summary;
   json stages = json::array();
   for (const auto& stage : s.stages) {
