@@ -37,7 +37,7 @@ struct job_node {
   membership* members = nullptr;  ///< null: the only node
   job_start start{};              ///< see run_start
 
-  bool leads() const { return members == nullptr || members->node() == members->leader(); }
+  bool leads() const { return members == nullptr || members->leads(); }
 };
 
 }  // namespace rrfp::actors

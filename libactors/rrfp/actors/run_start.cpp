@@ -149,7 +149,7 @@ result<run_start> agree_on_start(membership* members, std::span<const opened_run
       *members, contribution,
       [&](const auto& contributions) { return begin_with(s, contributions, runs, *members); });
   if (!told) return told.failure();
-  if (members->node() != members->leader()) {
+  if (!members->leads()) {
     s = begin_at(std::move(told->from), runs);
     // This node may see a shared folder differently, or not at all.
     if (auto& folder = told->resume; !folder.empty()) {

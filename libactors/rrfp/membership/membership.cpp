@@ -1,11 +1,11 @@
 #include <cerrno>
 #include <cstring>
+#include <tuple>
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 
-#include <rrfp/base/check.hpp>
 #include <rrfp/membership/membership.hpp>
 
 #include "sockets.hpp"
@@ -18,9 +18,6 @@ namespace rrfp::actors {
 namespace {
 
 status check(const membership_options& o) {
-  const auto too_long = [](std::string_view name, std::size_t size, std::size_t size_max) {
-    return error{fmt::format("{} of {} bytes, expected {} at most", name, size, size_max)};
-  };
   if (o.nodes < 1 || o.nodes > nodes_max)
     return error{fmt::format("number of nodes: expected 1 to {}, got {}", nodes_max, o.nodes)};
   if (o.node.value() >= o.nodes)
@@ -30,15 +27,15 @@ status check(const membership_options& o) {
                              o.heartbeat.count(), o.node_timeout.count())};
   if (o.listen_fd >= 0 && o.node.value() != 0)
     return error{"only node 0 may have a listening socket"};
-  if (o.description.size() > description_bytes_max)
-    return too_long("a description", o.description.size(), description_bytes_max);
-  if (o.job_id.size() > control::name_bytes_max)
-    return too_long("a job name", o.job_id.size(), control::name_bytes_max);
-  if (o.version.size() > control::name_bytes_max)
-    return too_long("a version", o.version.size(), control::name_bytes_max);
-  if (o.vector_instructions.size() > control::name_bytes_max)
-    return too_long("a name of vector instructions", o.vector_instructions.size(),
-                    control::name_bytes_max);
+  using limited_text = std::tuple<const char*, const std::string&, std::size_t>;
+  for (const auto& [name, text, size_max] :
+       {limited_text{"a description", o.description, description_bytes_max},
+        limited_text{"a job name", o.job_id, control::name_bytes_max},
+        limited_text{"a version", o.version, control::name_bytes_max},
+        limited_text{"a name of vector instructions", o.vector_instructions,
+                     control::name_bytes_max}})
+    if (text.size() > size_max)
+      return error{fmt::format("{} of {} bytes, expected {} at most", name, text.size(), size_max)};
   return success();
 }
 
@@ -62,19 +59,8 @@ result<std::unique_ptr<membership>> membership::join(membership_options options)
   auto watcher =
       std::make_unique<control::watcher>(std::move(options), *std::move(key), std::move(inherited));
   if (const auto joined = watcher->join(); !joined) return joined.failure();
-  return std::unique_ptr<membership>{new membership{std::move(watcher)}};
+  return std::unique_ptr<membership>{std::move(watcher)};
 }
-
-membership::membership(std::unique_ptr<control::watcher> w) : watcher_(std::move(w)) {}
-membership::~membership() = default;
-
-node_id membership::node() const { return watcher_->node(); }
-
-node_id membership::leader() const { return watcher_->leader(); }
-
-std::uint32_t membership::nodes() const { return watcher_->nodes(); }
-
-const std::vector<member>& membership::members() const { return watcher_->members(); }
 
 std::vector<node_id> membership::absent() const {
   std::vector<node_id> all;
@@ -82,44 +68,6 @@ std::vector<node_id> membership::absent() const {
     if (m.is_absent) all.push_back(m.node);
   return all;
 }
-
-std::chrono::nanoseconds membership::clock_offset() const { return watcher_->clock_offset(); }
-
-void membership::on_lost(std::function<void(node_id, std::string)> callback) {
-  watcher_->on_lost(std::move(callback));
-}
-
-void membership::on_node_waits(std::function<void(node_id)> callback) {
-  watcher_->on_node_waits(std::move(callback));
-}
-
-std::optional<node_loss> membership::loss(std::chrono::milliseconds limit) {
-  return watcher_->loss(limit);
-}
-
-void membership::set_status(std::string text) { watcher_->set_status(text); }
-
-result<std::string> membership::exchange(std::string bytes, std::chrono::milliseconds limit,
-                                         const answering& answer) {
-  auto got = watcher_->exchange(std::move(bytes), limit);
-  if (!got) return got.failure();
-  if (node() != leader()) return std::move(got->front());
-  const auto nodes = got->size();
-  auto answers = answer(*std::move(got));
-  RRFP_CHECK(answers.size() == 1 || answers.size() == nodes,
-             "there is one answer for all nodes, or one for each");
-  auto own = answers.size() == 1 ? answers.front() : answers[node().value()];
-  watcher_->answer(std::move(answers));
-  return own;
-}
-
-status membership::finish(std::chrono::milliseconds limit) { return watcher_->finish(limit); }
-
-void membership::leave(std::chrono::milliseconds limit, std::function<void()> at_the_end) {
-  watcher_->leave(limit, std::move(at_the_end));
-}
-
-void membership::interrupt() { watcher_->interrupt(); }
 
 result<listening_socket> listen_on_loopback() {
   control::address at;

@@ -45,7 +45,6 @@ using membership_core::status_bytes_max;
 
 namespace control {
 class life_line;
-class watcher;
 }  // namespace control
 
 /// What a process knows over all its memberships: that it was declared lost, so that another one
@@ -166,40 +165,42 @@ class membership {
   /// lost, which standing->is_lost() then returns.
   static result<std::unique_ptr<membership>> join(membership_options options);
 
+  membership() = default;
   /// The other nodes report this node as lost unless leave() was called before.
-  ~membership();
+  virtual ~membership() = default;
   membership(const membership&) = delete;
   membership& operator=(const membership&) = delete;
 
-  node_id node() const;
+  virtual node_id node() const = 0;
   /// Node 0, or the node that has taken its place after its loss. Whatever below is said of node 0
   /// is meant of the leader.
-  node_id leader() const;
+  virtual node_id leader() const = 0;
+  bool leads() const { return node() == leader(); }
   /// How many nodes the job has.
-  std::uint32_t nodes() const;
+  virtual std::uint32_t nodes() const = 0;
   /// On node 0 all nodes, by number; on the others node 0 alone.
-  const std::vector<member>& members() const;
+  virtual const std::vector<member>& members() const = 0;
   /// On node 0: the nodes that the job has gone on without.
   std::vector<node_id> absent() const;
   /// Add it to this process's steady_clock to get that of node 0; 0 on node 0. It is the offset of
   /// the quickest of the last 64 heartbeat round trips (the clock filter of NTP).
-  std::chrono::nanoseconds clock_offset() const;
+  virtual std::chrono::nanoseconds clock_offset() const = 0;
 
   /// Sets the callback of the first loss; it gets the node and a message for the user. It is called
   /// once, on the watch thread, and immediately if a node is already lost. It must not block,
   /// because heartbeats wait for it. After this returns, the previous callback is not called. May
   /// be null.
-  void on_lost(std::function<void(node_id, std::string why)> callback);
+  virtual void on_lost(std::function<void(node_id, std::string why)> callback) = 0;
 
   /// Node 0: sets the callback of an absent node that waits to join, called as that of on_lost(),
   /// and several times for one node.
-  void on_node_waits(std::function<void(node_id)> callback);
+  virtual void on_node_waits(std::function<void(node_id)> callback) = 0;
 
   /// The loss, for which it waits at most `limit`; nothing if there is none.
-  std::optional<node_loss> loss(std::chrono::milliseconds limit = {});
+  virtual std::optional<node_loss> loss(std::chrono::milliseconds limit = {}) = 0;
 
   /// The progress of this node ("step 12"), sent with heartbeats and named if the node is lost.
-  void set_status(std::string text);
+  virtual void set_status(const std::string& text) = 0;
 
   /// Makes the answers of node 0 to what all nodes have contributed, by number: one for each node,
   /// or one for all.
@@ -209,29 +210,24 @@ class membership {
   /// gets its answer. All nodes must call exchange() in the same order, from one thread at a time.
   /// Error: a node was lost or left, or `limit` has passed (node_lost), or interrupt(). After an
   /// error no further exchange is possible.
-  result<std::string> exchange(std::string bytes, std::chrono::milliseconds limit,
-                               const answering& answer);
+  virtual result<std::string> exchange(std::string bytes, std::chrono::milliseconds limit,
+                                       const answering& answer) = 0;
 
   /// The last exchange, without bytes: all nodes agree that the job is over. A node for which this
   /// has succeeded does not report a loss any more; leave() tells the end to replacements of nodes
   /// that were lost before they knew it. Requires options.standing.
-  status finish(std::chrono::milliseconds limit);
+  virtual status finish(std::chrono::milliseconds limit) = 0;
 
   /// Leaves the job: from now on neither does the end of this node count as a loss, nor does this
   /// node report one. Returns when node 0 (on node 0: all others) has answered, or after `limit`.
   /// After the last exchange: when all nodes, or their replacements, know the end; nobody is left
   /// then who could tell it to a replacement of this process, so `at_the_end`, called at once on a
   /// thread of the membership, may end the process.
-  void leave(std::chrono::milliseconds limit = std::chrono::seconds{5},
-             std::function<void()> at_the_end = {});
+  virtual void leave(std::chrono::milliseconds limit = std::chrono::seconds{5},
+                     std::function<void()> at_the_end = {}) = 0;
 
   /// Ends a blocked exchange, and every later one, with an error.
-  void interrupt();
-
- private:
-  explicit membership(std::unique_ptr<control::watcher> w);
-
-  const std::unique_ptr<control::watcher> watcher_;
+  virtual void interrupt() = 0;
 };
 
 /// A socket that listens on a free port of 127.0.0.1, for a launcher that starts all nodes of a job

@@ -234,8 +234,22 @@ void watcher::leave(std::chrono::milliseconds limit, std::function<void()> at_th
   end();
 }
 
-result<std::vector<std::string>> watcher::exchange(std::string bytes,
-                                                   std::chrono::milliseconds limit, bool last) {
+result<std::string> watcher::exchange(std::string bytes, std::chrono::milliseconds limit,
+                                      const answering& answer) {
+  auto got = gather(std::move(bytes), limit, false);
+  if (!got) return got.failure();
+  if (!leads()) return std::move(got->front());
+  const auto count = got->size();
+  auto answers = answer(*std::move(got));
+  RRFP_CHECK(answers.size() == 1 || answers.size() == count,
+             "there is one answer for all nodes, or one for each");
+  auto own = answers.size() == 1 ? answers.front() : answers[node().value()];
+  send_answers(std::move(answers));
+  return own;
+}
+
+result<std::vector<std::string>> watcher::gather(std::string bytes, std::chrono::milliseconds limit,
+                                                 bool last) {
   if (bytes.size() > gather_bytes_max)
     return error{fmt::format("an exchange of {} bytes, expected {} at most", bytes.size(),
                              gather_bytes_max)};
@@ -268,9 +282,9 @@ result<std::vector<std::string>> watcher::exchange(std::string bytes,
 }
 
 status watcher::finish(std::chrono::milliseconds limit) {
-  const auto got = exchange({}, limit, true);
+  const auto got = gather({}, limit, true);
   if (!got) return got.failure();
-  if (leads()) answer(std::vector<std::string>(1));
+  if (leads()) send_answers(std::vector<std::string>(1));
   // A node may be lost before node 0 has answered.
   std::unique_lock lock{mutex_};
   changed_.wait(lock, [&] { return over_ || lost_ || interrupted_; });
@@ -279,7 +293,7 @@ status watcher::finish(std::chrono::milliseconds limit) {
                : error{"interrupted at the end", error_kind::interrupted};
 }
 
-void watcher::answer(std::vector<std::string> answers) {
+void watcher::send_answers(std::vector<std::string> answers) {
   event::answered all;
   for (auto& a : answers) all.answers.push_back(std::make_shared<const std::string>(std::move(a)));
   const std::lock_guard lock{mutex_};

@@ -34,32 +34,32 @@ namespace rrfp::actors::control {
 
 using clock = std::chrono::steady_clock;
 
-class watcher {
+class watcher final : public membership {
  public:
   /// Without a key the nodes share a run_key_file. `listener`: of node 0, a socket that already
   /// listens, or empty. `inquirer`: it only asks as this process, see core_options::inquires.
   watcher(membership_options options, std::optional<secret> key, file_descriptor listener,
           std::optional<process_id> inquirer = {});
-  ~watcher() { end(); }
+  ~watcher() override { end(); }
 
   /// Starts the watch thread and blocks until the node has joined, or until the join fails.
   status join();
-  const std::vector<member>& members() const { return members_; }
-  node_id node() const { return options_.node; }
-  node_id leader() const { return choice_.node(); }
-  std::uint32_t nodes() const { return options_.nodes; }
-  std::chrono::nanoseconds clock_offset() const { return std::chrono::nanoseconds{offset_ns_}; }
-  void on_lost(std::function<void(node_id, std::string)> callback);
-  void on_node_waits(std::function<void(node_id)> callback);
-  void set_status(const std::string& text);
-  std::optional<node_loss> loss(std::chrono::milliseconds limit);
-  /// On node 0 the bytes of all, which it must answer; on the others the answer.
-  result<std::vector<std::string>> exchange(std::string bytes, std::chrono::milliseconds limit,
-                                            bool last = false);
-  void answer(std::vector<std::string> answers);
-  status finish(std::chrono::milliseconds limit);
-  void leave(std::chrono::milliseconds limit, std::function<void()> at_the_end);
-  void interrupt();
+  const std::vector<member>& members() const override { return members_; }
+  node_id node() const override { return options_.node; }
+  node_id leader() const override { return choice_.node(); }
+  std::uint32_t nodes() const override { return options_.nodes; }
+  std::chrono::nanoseconds clock_offset() const override {
+    return std::chrono::nanoseconds{offset_ns_};
+  }
+  void on_lost(std::function<void(node_id, std::string)> callback) override;
+  void on_node_waits(std::function<void(node_id)> callback) override;
+  void set_status(const std::string& text) override;
+  std::optional<node_loss> loss(std::chrono::milliseconds limit) override;
+  result<std::string> exchange(std::string bytes, std::chrono::milliseconds limit,
+                               const answering& answer) override;
+  status finish(std::chrono::milliseconds limit) override;
+  void leave(std::chrono::milliseconds limit, std::function<void()> at_the_end) override;
+  void interrupt() override;
 
  private:
   struct link {
@@ -85,11 +85,14 @@ class watcher {
   /// Returns ended(), after a second at the latest.
   bool wait_a_while(std::unique_lock<std::mutex>& lock, clock::time_point deadline,
                     const std::function<bool()>& ended);
+  /// On node 0 the bytes of all, which it must answer; on the others the answer.
+  result<std::vector<std::string>> gather(std::string bytes, std::chrono::milliseconds limit,
+                                          bool last);
+  void send_answers(std::vector<std::string> answers);
   /// Requires the lock.
   void post(event::any e);
   void post_now(event::any e);
   bool closing() const;
-  bool leads() const { return node() == leader(); }
 
   // For the watch thread: one turn of its loop.
   void watch();
