@@ -11,46 +11,15 @@ namespace rrfp::actors {
 
 namespace {
 
-class estimates {
- public:
-  using of_chunks = std::vector<compute::chunk_estimate>;
-
-  estimates(std::shared_ptr<const compute::batch_source> data, const job::job& j)
-      : data_(std::move(data)),
-        model_(j.model),
-        pipeline_(j.pipeline),
-        cut_(job::layers_of_parts(j)) {}
-
-  /// Of `count` microbatches.
-  std::vector<of_chunks> of(step_id step, std::uint32_t first, std::uint32_t count) const {
-    std::vector<of_chunks> all;
-    std::vector<compute::microbatch_layout> layouts;
-    for (std::uint32_t i = 0; i < count; ++i) {
-      layouts.push_back(data_->layout(step, microbatch_id{first + i}));
-      if (i > 0 && layouts[i] == layouts[i - 1])
-        all.push_back(all.back());
-      else
-        all.push_back(
-            compute::estimate(model_, layouts[i], cut_, pipeline_.tp, pipeline_.recompute));
-    }
-    return all;
-  }
-
- private:
-  const std::shared_ptr<const compute::batch_source> data_;
-  const job::model_options model_;
-  const job::pipeline_options pipeline_;
-  const std::vector<std::uint32_t> cut_;
-};
-
 class admitted_source final : public compute::batch_source {
  public:
   admitted_source(std::shared_ptr<const compute::batch_source> loaded, const job::job& j,
                   const pipeline_shape& shape)
-      : loaded_(loaded),
-        estimates_(std::move(loaded), j),
+      : loaded_(std::move(loaded)),
+        model_(j.model),
+        pipeline_(j.pipeline),
+        cut_(job::layers_of_parts(j)),
         order_(j.dispatch.admit),
-        replicas_(j.pipeline.replicas),
         microbatches_(shape.microbatches) {}
 
   microbatch_counts counts(step_id step) const override { return loaded_->counts(step); }
@@ -70,25 +39,39 @@ class admitted_source final : public compute::batch_source {
 
  private:
   microbatch_id as_loaded(step_id step, microbatch_id mb) const {
-    const auto counts = loaded_->counts(step).or_equal(replicas_, microbatches_);
+    const auto counts = loaded_->counts(step).or_equal(pipeline_.replicas, microbatches_);
     const auto replica = counts.replica_of(mb);
     const auto first = counts.first_of(replica);
-    const auto order = orders_.at(step.value() * replicas_ + replica.value(), [&] {
-      std::vector<double> cost;
-      for (const auto& chunks : estimates_.of(step, first, counts.of(replica))) {
-        cost.push_back(0);
-        for (const auto& c : chunks)
-          cost.back() += c.forward_flops + c.backward_flops + c.weight_flops;
-      }
-      return admission_order(order_, cost);
+    const auto order = orders_.at(step.value() * pipeline_.replicas + replica.value(), [&] {
+      return admission_order(order_, costs_of(step, first, counts.of(replica)));
     });
     return microbatch_id{first + (*order)[mb.value() - first]};
   }
 
+  /// The FLOPs of `count` microbatches.
+  std::vector<double> costs_of(step_id step, std::uint32_t first, std::uint32_t count) const {
+    std::vector<double> all;
+    compute::microbatch_layout last;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const auto layout = loaded_->layout(step, microbatch_id{first + i});
+      if (i > 0 && layout == last) {
+        all.push_back(all.back());
+        continue;
+      }
+      last = layout;
+      all.push_back(0);
+      for (const auto& c :
+           compute::estimate(model_, layout, cut_, pipeline_.tp, pipeline_.recompute))
+        all.back() += c.forward_flops + c.backward_flops + c.weight_flops;
+    }
+    return all;
+  }
+
   const std::shared_ptr<const compute::batch_source> loaded_;
-  const estimates estimates_;
+  const job::model_options model_;
+  const job::pipeline_options pipeline_;
+  const std::vector<std::uint32_t> cut_;
   const admission order_;
-  const std::uint32_t replicas_;
   const std::uint32_t microbatches_;
   mutable simulate::last_steps<std::vector<std::uint32_t>> orders_;
 };
