@@ -155,13 +155,9 @@ attempt try_listening(const http_address& at) {
   return {success()};
 }
 
-}  // namespace
-
-status check_free(const http_address& at) { return try_listening(at).listened; }
-
-class metrics_server::impl {
+class civet_server final : public metrics_server {
  public:
-  impl(http_address at, node_id node, const metrics::board& board)
+  civet_server(http_address at, node_id node, const metrics::board& board)
       : at_(std::move(at)), metrics_(metrics_page(node, board)), health_(health_page(board)) {}
 
   attempt start() {
@@ -195,19 +191,20 @@ class metrics_server::impl {
   std::jthread waiting_;          // last: it starts the server
 };
 
-metrics_server::metrics_server(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
-metrics_server::~metrics_server() = default;
+}  // namespace
+
+status check_free(const http_address& at) { return try_listening(at).listened; }
 
 result<std::unique_ptr<metrics_server>> metrics_server::open(const http_address& at, node_id node,
                                                              const metrics::board& board,
                                                              bool waits) {
-  auto made = std::make_unique<impl>(at, node, board);
+  auto made = std::make_unique<civet_server>(at, node, board);
   if (const auto a = made->start(); !a.listened) {
     if (!waits || !a.is_taken) return a.listened.failure();
     complain("{}; serving when it is free", a.listened.message());
     made->start_when_free();
   }
-  return std::unique_ptr<metrics_server>{new metrics_server{std::move(made)}};
+  return std::unique_ptr<metrics_server>{std::move(made)};
 }
 
 }  // namespace rrfp::apps

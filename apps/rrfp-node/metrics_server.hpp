@@ -33,14 +33,10 @@ class metrics_server {
   static result<std::unique_ptr<metrics_server>> open(const http_address& at, node_id node,
                                                       const metrics::board& board,
                                                       bool waits = false);
+  metrics_server() = default;
   metrics_server(const metrics_server&) = delete;
   metrics_server& operator=(const metrics_server&) = delete;
-  ~metrics_server();
-
- private:
-  class impl;
-  explicit metrics_server(std::unique_ptr<impl> state);
-  std::unique_ptr<impl> impl_;
+  virtual ~metrics_server() = default;
 };
 
 }  // namespace rrfp::apps
