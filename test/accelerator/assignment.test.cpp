@@ -24,15 +24,15 @@ TEST_CASE("all devices are used unless some are named") {
 
 TEST_CASE("processes of one machine get even parts of its devices, or share them") {
   const list four{0, 1, 2, 3};
-  CHECK(devices_of(four, {0, 1}) == four);
-  CHECK(devices_of(four, {0, 2}) == list{0, 1});
-  CHECK(devices_of(four, {1, 2}) == list{2, 3});
-  CHECK(devices_of(four, {1, 3}) == list{1});
-  CHECK(devices_of(four, {2, 3}) == list{2, 3});
-  CHECK(devices_of(list{5}, {3, 4}) == list{5});
+  CHECK(devices_of(four, 0, 1) == four);
+  CHECK(devices_of(four, 0, 2) == list{0, 1});
+  CHECK(devices_of(four, 1, 2) == list{2, 3});
+  CHECK(devices_of(four, 1, 3) == list{1});
+  CHECK(devices_of(four, 2, 3) == list{2, 3});
+  CHECK(devices_of(list{5}, 3, 4) == list{5});
   const list two{0, 1};
-  CHECK(devices_of(two, {1, 4}) == list{0});
-  CHECK(devices_of(two, {2, 4}) == list{1});
+  CHECK(devices_of(two, 1, 4) == list{0});
+  CHECK(devices_of(two, 2, 4) == list{1});
 }
 
 TEST_CASE("consecutive stages share a device") {

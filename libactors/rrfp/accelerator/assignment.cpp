@@ -26,13 +26,13 @@ result<std::vector<std::uint32_t>> choose_devices(std::span<const std::uint32_t>
   return chosen;
 }
 
-std::vector<std::uint32_t> devices_of(std::span<const std::uint32_t> devices,
-                                      const machine_share& share) {
-  RRFP_CHECK(!devices.empty() && share.place < share.processes,
+std::vector<std::uint32_t> devices_of(std::span<const std::uint32_t> devices, std::uint32_t place,
+                                      std::uint32_t processes) {
+  RRFP_CHECK(!devices.empty() && place < processes,
              "there must be a device, and the place must be below the number of processes");
-  const auto part = [&](std::uint32_t i) { return devices.size() * i / share.processes; };
-  const auto begin = part(share.place);
-  const auto end = std::max(part(share.place + 1), begin + 1);
+  const auto part = [&](std::uint32_t i) { return devices.size() * i / processes; };
+  const auto begin = part(place);
+  const auto end = std::max(part(place + 1), begin + 1);
   return {devices.begin() + static_cast<std::ptrdiff_t>(begin),
           devices.begin() + static_cast<std::ptrdiff_t>(end)};
 }

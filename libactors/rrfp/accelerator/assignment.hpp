@@ -18,17 +18,10 @@ namespace rrfp::accelerator {
 result<std::vector<std::uint32_t>> choose_devices(std::span<const std::uint32_t> wanted,
                                                   std::uint32_t present);
 
-/// The position of this process among the processes of one job on one machine, which share its
-/// devices.
-struct machine_share {
-  std::uint32_t place = 0;  ///< of this process among them
-  std::uint32_t processes = 1;
-};
-
-/// The devices of one process: an even part, or one shared device if there are fewer devices than
-/// processes.
-std::vector<std::uint32_t> devices_of(std::span<const std::uint32_t> devices,
-                                      const machine_share& share);
+/// The devices of process `place` of the `processes` of one job on one machine, which share its
+/// devices: an even part, or one shared device if there are fewer devices than processes.
+std::vector<std::uint32_t> devices_of(std::span<const std::uint32_t> devices, std::uint32_t place,
+                                      std::uint32_t processes);
 
 /// The device of each of `ranks` consecutive ranks. Error: `alone` is set and there are too few
 /// devices.

@@ -58,7 +58,7 @@ result<std::shared_ptr<accelerated_ranks>> accelerated_ranks::open(
 
 status accelerated_ranks::assign(const session_setup& setup, const device_request& request) {
   const auto& hosted = request.hosted;
-  const auto own = accelerator::devices_of(devices_.use, {request.place, request.processes});
+  const auto own = accelerator::devices_of(devices_.use, request.place, request.processes);
   // Tensor-parallel ranks of one process must not share a device: autograd runs all backwards of a
   // device on one thread, where a rank that waits for another rank would wait for ever.
   const bool alone = setup.ranks > 1;
