@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include <rrfp/tp_coord/wait_word.hpp>
 
+#include <poll.h>
 #include <unistd.h>
 
 namespace rrfp::actors::ucx {
@@ -21,14 +21,6 @@ constexpr std::chrono::milliseconds sleep_max{250};
 /// keep the receiver off this core.
 constexpr std::chrono::microseconds retry{50};
 
-void watch(int epoll, int descriptor) {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = descriptor;
-  RRFP_CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) == 0,
-             "epoll must accept a descriptor");
-}
-
 }  // namespace
 
 progress_thread::progress_thread(node_state& node, worker w)
@@ -41,18 +33,13 @@ progress_thread::progress_thread(node_state& node, worker w)
              }),
       sender_(node),
       receiver_(node, *worker_, sender_),
-      wake_descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-      epoll_descriptor_(epoll_create1(EPOLL_CLOEXEC)) {
-  RRFP_CHECK(wake_descriptor_ >= 0 && epoll_descriptor_ >= 0,
-             "the process must not run out of file descriptors");
-  watch(epoll_descriptor_, wake_descriptor_);
-  watch(epoll_descriptor_, worker_->event_descriptor());
+      wake_descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  RRFP_CHECK(wake_descriptor_ >= 0, "the process must not run out of file descriptors");
   thread_ = std::thread{[this] { run(); }};
 }
 
 progress_thread::~progress_thread() {
   stop();
-  close(epoll_descriptor_);
   close(wake_descriptor_);
 }
 
@@ -185,13 +172,10 @@ void progress_thread::sleep(std::unique_lock<std::mutex>& driving) {
 }
 
 void progress_thread::wait_for_event(std::chrono::milliseconds limit) const {
-  epoll_event events[2];
-  const auto count = epoll_wait(epoll_descriptor_, events, 2, static_cast<int>(limit.count()));
-  for (int i = 0; i < count; ++i) {
-    std::uint64_t wakes = 0;
-    if (events[i].data.fd == wake_descriptor_)
-      static_cast<void>(read(wake_descriptor_, &wakes, sizeof wakes));
-  }
+  pollfd both[] = {{wake_descriptor_, POLLIN, 0}, {worker_->event_descriptor(), POLLIN, 0}};
+  ::poll(both, 2, static_cast<int>(limit.count()));
+  std::uint64_t wakes = 0;
+  if (both[0].revents != 0) static_cast<void>(read(wake_descriptor_, &wakes, sizeof wakes));
 }
 
 /// Waits until each connected node has answered, so that no node takes the end for a failure.

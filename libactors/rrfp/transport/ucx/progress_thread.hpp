@@ -76,8 +76,7 @@ class progress_thread {
   sender sender_;
   receiver receiver_;
 
-  int wake_descriptor_ = -1;
-  int epoll_descriptor_ = -1;
+  const int wake_descriptor_;
   std::mutex driving_;
   std::mutex mutex_;
   std::vector<work> queue_;
