@@ -61,17 +61,16 @@ class nccl_collective final : public collective {
     const auto type = type_of(r.print.type);
     const auto count = r.print.count;
     const auto stream = host_->stream();
+    // Two summands have only one order.
+    const bool in_rank_order = r.print.op == operation::sum && options_.in_rank_order &&
+                               size() > 2 && r.print.type != element::int64;
     switch (r.print.op) {
       case operation::sum:
-        // Two summands have only one order.
-        if (options_.in_rank_order && size() > 2 && r.print.type != element::int64)
-          return sum_in_rank_order(r);
-        return comm_->call("ncclAllReduce", [&](ncclComm_t c) {
-          return ncclAllReduce(r.out, r.out, count, type, ncclSum, c, stream);
-        });
       case operation::max:
+        if (in_rank_order) return sum_in_rank_order(r);
         return comm_->call("ncclAllReduce", [&](ncclComm_t c) {
-          return ncclAllReduce(r.out, r.out, count, type, ncclMax, c, stream);
+          return ncclAllReduce(r.out, r.out, count, type,
+                               r.print.op == operation::sum ? ncclSum : ncclMax, c, stream);
         });
       case operation::gather:
         return comm_->call("ncclAllGather", [&](ncclComm_t c) {
