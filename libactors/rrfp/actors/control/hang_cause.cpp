@@ -16,12 +16,7 @@ namespace rrfp::actors {
 
 namespace {
 
-struct place {
-  replica_id replica;
-  stage_id stage;
-
-  auto operator<=>(const place&) const = default;
-};
+using place = stage_key;
 
 bool is_one(rank_set ranks) { return (ranks & (ranks - 1)) == 0; }
 const char* has(rank_set ranks) { return is_one(ranks) ? "has" : "have"; }
