@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <sys/prctl.h>
 #include <sys/timerfd.h>
 
 #include <rrfp/base/check.hpp>
@@ -38,32 +37,30 @@ timer_thread::~timer_thread() {
     stopped_ = true;
     set_timer(descriptor_, {});
   }
-  changed_.notify_all();
   thread_.join();
   close(descriptor_);
 }
 
 void timer_thread::at(clock::time_point due, std::function<void()> call) {
-  bool is_next = false;
-  {
-    const std::lock_guard lock{mutex_};
-    is_next = entries_.empty() || due < entries_.top().due;
-    entries_.push({due, count_++, std::move(call)});
-    if (is_idle_ && is_next) set_timer(descriptor_, due);
-    is_next &= !is_idle_;
-  }
-  if (is_next) changed_.notify_one();
+  const std::lock_guard lock{mutex_};
+  const bool is_next = entries_.empty() || due < entries_.top().due;
+  entries_.push({due, count_++, std::move(call)});
+  if (is_asleep_ && is_next) set_timer(descriptor_, due);
 }
 
 void timer_thread::run(const char* name) {
   pthread_setname_np(pthread_self(), name);
-  prctl(PR_SET_TIMERSLACK, 1UL);  // the default of 50 us would delay every task
   std::unique_lock lock{mutex_};
   while (!stopped_) {
-    if (entries_.empty()) {
-      sleep_until_added(lock);
-    } else if (const auto due = entries_.top().due; due > clock::now()) {
-      changed_.wait_until(lock, due);
+    const auto due = entries_.empty() ? clock::time_point::max() : entries_.top().due;
+    if (due > clock::now()) {
+      set_timer(descriptor_, due);
+      is_asleep_ = true;
+      lock.unlock();
+      std::uint64_t expired = 0;
+      static_cast<void>(read(descriptor_, &expired, sizeof expired));
+      lock.lock();
+      is_asleep_ = false;
     } else {
       auto call = std::move(const_cast<entry&>(entries_.top()).call);
       entries_.pop();
@@ -73,15 +70,6 @@ void timer_thread::run(const char* name) {
       lock.lock();
     }
   }
-}
-
-void timer_thread::sleep_until_added(std::unique_lock<std::mutex>& lock) {
-  is_idle_ = true;
-  lock.unlock();
-  std::uint64_t expired = 0;
-  static_cast<void>(read(descriptor_, &expired, sizeof expired));
-  lock.lock();
-  is_idle_ = false;
 }
 
 }  // namespace rrfp::actors

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -37,15 +36,13 @@ class timer_thread {
   };
 
   void run(const char* name);
-  /// Until the first call is due.
-  void sleep_until_added(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
-  std::condition_variable changed_;
-  /// A timer of the kernel, on which the thread sleeps while there are no calls. at() sets it to
-  /// the time of the first one, so the thread wakes only then, not to learn that it may sleep on.
+  /// A timer of the kernel, on which the thread sleeps until the first call is due. If a call comes
+  /// before it, at() sets the timer, so the thread wakes only then, not to learn that it may sleep
+  /// on. No timer slack delays it.
   const int descriptor_;
-  bool is_idle_ = false;
+  bool is_asleep_ = false;
   std::priority_queue<entry, std::vector<entry>, later> entries_;
   std::uint64_t count_ = 0;
   bool stopped_ = false;
