@@ -234,7 +234,7 @@ spread round_trip_of_actors() {
   {
     caf::actor_system_config config;
     caf::actor_system system{config};
-    spawn_detached<caller>(system, spawn_detached<echo>(system), &all);
+    system.spawn<caller, caf::detached>(system.spawn<echo, caf::detached>(), &all);
     system.await_all_actors_done();
   }
   return spread_of(std::move(all));

@@ -130,8 +130,8 @@ TEST_CASE("replicas may share the microbatches of each step in another way") {
     setup.replicas = 2;
     setup.on_request = true;
     const auto opened = *session::open(std::move(setup));
-    for (const auto& of_step : counts) opened->train(of_step);
-    opened->finish();
+    for (const auto& of_step : counts) opened->demand(job_demand::train, of_step);
+    opened->demand(job_demand::finish);
     const auto r = opened->run();
     INFO(r.message);
     REQUIRE(r.how == ending::done);

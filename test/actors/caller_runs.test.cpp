@@ -41,7 +41,7 @@ struct observed {
   std::vector<std::thread::id> threads;
   std::vector<std::uint64_t> steps;
   handler also;
-  caf::actor actor = spawn<Actor>(system, [this](const end_step& m) {
+  caf::actor actor = system.spawn<Actor>([this](const end_step& m) {
     handler then;
     {
       const std::lock_guard lock{mutex};
@@ -120,7 +120,7 @@ TEST_CASE("what an actor wakes runs after it, in the same scope, and an inner sc
   observed<quick> second;
   observed<quick> first;
   // Actors of one system only are collected at a time; the other ones go to their scheduler.
-  caf::actor chained = spawn<quick>(first.system, [&](const end_step& m) {
+  caf::actor chained = first.system.spawn<quick>([&](const end_step& m) {
     second.threads.push_back(std::this_thread::get_id());
     second.steps.push_back(m.step.value());
   });

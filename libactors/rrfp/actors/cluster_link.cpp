@@ -50,13 +50,12 @@ rank_places buddies_of(const cluster& c, const session_setup& setup) {
   std::vector<std::string> hosts;
   for (const auto& m : c.members->members()) hosts.push_back(m.is_absent ? "" : m.host);
   rank_places all;
-  for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
-    for (std::uint32_t r = 0; r < setup.ranks; ++r)
-      if (const auto buddy = buddy_of(
-              setup.replicas,
-              [&](replica_id d) { return c.places.node_of(d, stage_id{s}, rank_id{r}); },
-              c.places.hosts().spares, hosts))
-        all[{stage_id{s}, rank_id{r}}] = *buddy;
+  for (const auto& a : setup.all_ranks()) {
+    if (a.replica != replica_id{0}) continue;
+    const auto node_of = [&](replica_id d) { return c.places.node_of(d, a.stage, a.rank); };
+    if (const auto buddy = buddy_of(setup.replicas, node_of, c.places.hosts().spares, hosts))
+      all[{a.stage, a.rank}] = *buddy;
+  }
   return all;
 }
 
@@ -145,11 +144,7 @@ result<std::unique_ptr<ucx_transport>> open_wire(const cluster& c, const hosted_
 
 void set_routes(ucx_transport& wire, const plan::node_places& places, const session_setup& setup) {
   for (std::uint32_t n = 0; n < places.nodes(); ++n) wire.route(copies_at(node_id{n}), node_id{n});
-  for (std::uint32_t d = 0; d < setup.replicas; ++d)
-    for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
-      for (std::uint32_t r = 0; r < setup.ranks; ++r)
-        wire.route({stage_id{s}, rank_id{r}, replica_id{d}},
-                   places.node_of(replica_id{d}, stage_id{s}, rank_id{r}));
+  for (const auto& a : setup.all_ranks()) wire.route(a, places.node_of(a.replica, a.stage, a.rank));
 }
 
 suspected suspected_loss(std::string why) { return {{std::move(why), error_kind::node_lost}}; }
@@ -216,7 +211,11 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
 
 messaging::transport_counts cluster_link::count() const { return wire_.counters(); }
 
-bool cluster_link::leads() const { return cluster_.members->node() == cluster_.members->leader(); }
+std::string cluster_link::transports(bool has_device_memory) const {
+  if (!has_device_memory) return wire_.transports();
+  return wire_.transports() + "; device memory is " +
+         (wire_.takes_cuda() ? "sent directly" : "staged");
+}
 
 status cluster_link::meet(const directory& actors) {
   wire_.on_actor_message(
@@ -256,12 +255,12 @@ std::string cluster_link::finish(trace_recorder* trace) {
   const auto share = std::min(gather_bytes_max, traces_bytes_max / members.nodes());
   std::vector<std::string> traces;
   const auto over = members.exchange(
-      trace == nullptr || leads() ? std::string{} : trace->to_bytes(share),
+      trace == nullptr || members.leads() ? std::string{} : trace->to_bytes(share),
       trace == nullptr ? finish_time_max : traces_time, [&](std::vector<std::string> all) {
         traces = std::move(all);
         return std::vector<std::string>(1);
       });
-  if (trace == nullptr || !leads()) return {};
+  if (trace == nullptr || !members.leads()) return {};
   if (!over)
     return "only the tasks of node " + std::to_string(members.node().value()) + ": " +
            over.message();

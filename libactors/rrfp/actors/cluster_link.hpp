@@ -45,16 +45,11 @@ class cluster_link {
   static result<opened> open(const cluster& in_cluster, const session_setup& setup,
                              const hosted_parts& hosted, const result<std::string>& text);
 
-  /// Whether the job actor runs here.
-  bool leads() const;
   /// Connects the groups of ranks that span nodes.
   void attach(rank_groups& groups) { groups.attach(wire_); }
-  /// One line for the user: the transports that UCX chose.
-  std::string transports() const { return wire_.transports(); }
-  /// Appended to it: whether device memory is sent directly.
-  const char* device_transfer_note() const {
-    return wire_.takes_cuda() ? "; device memory is sent directly" : "; device memory is staged";
-  }
+  /// One line for the user: the transports that UCX chose, and, if ranks here have device memory,
+  /// whether that is sent directly.
+  std::string transports(bool has_device_memory) const;
   /// Only while the transport exists.
   messaging::transport_counts count() const;
   /// Sends messages to actors of other nodes; see directory.hpp.

@@ -176,9 +176,7 @@ status hosted_parts::make_rank(rank_address address, rank_collectives groups) {
 
 metrics::rank_counters& hosted_parts::count_rank(rank_address a, const rank_collectives& groups) {
   auto& counters = counters_->ranks.emplace_back();
-  counters.replica = a.replica;
-  counters.stage = a.stage;
-  counters.rank = a.rank;
+  counters.at = a;
   const auto watch = [&](const auto& group) {
     return group ? std::make_shared<collective_watch>(counters) : nullptr;
   };
@@ -270,19 +268,11 @@ bool hosted_parts::hosts(rank_address a) const {
          cluster_->places.node_of(a.replica, a.stage, a.rank) == cluster_->members->node();
 }
 
-std::vector<rank_address> hosted_parts::hosted() const {
-  std::vector<rank_address> all;
-  for (std::uint32_t d = 0; d < setup_.replicas; ++d)
-    for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
-      for (std::uint32_t r = 0; r < setup_.ranks; ++r)
-        if (const rank_address a{stage_id{s}, rank_id{r}, replica_id{d}}; hosts(a))
-          all.push_back(a);
-  return all;
-}
-
 /// Nodes of the job that run on the same machine share its devices.
 device_request hosted_parts::request() const {
-  device_request r{hosted()};
+  device_request r;
+  r.hosted = setup_.all_ranks();
+  std::erase_if(r.hosted, [this](const rank_address& a) { return !hosts(a); });
   r.limit = limit_of(setup_);
   if (!cluster_) return r;
   r.place = cluster_->start.machines.place;

@@ -70,7 +70,6 @@ class hosted_parts {
   std::unique_ptr<device> make_virtual_device(rank_address address);
   status restore(compute::rank_compute& compute, stage_id stage);
   bool hosts(rank_address a) const;
-  std::vector<rank_address> hosted() const;
   device_request request() const;
 
   const session_setup& setup_;

@@ -22,18 +22,16 @@ constexpr std::chrono::minutes outputs_limit{10};
 /// Between two attempts to join.
 constexpr std::chrono::milliseconds retry_pause{100};
 
-}  // namespace
-
-class job_member::impl {
+class member_of_job final : public job_member {
  public:
-  impl(job_on_nodes j, job_program& program) : job_(std::move(j)), program_(program) {
+  member_of_job(job_on_nodes j, job_program& program) : job_(std::move(j)), program_(program) {
     RRFP_CHECK(!job_.runs.empty() && (!job_.place || job_.framework != nullptr),
                "a job has runs, and joins with a framework");
     if (job_.place && recovery().max_restarts > 0)
       standing_ = std::make_shared<process_standing>(job_.is_fenced);
   }
 
-  bool begin() {
+  bool begin() override {
     while (!has_ended_) {
       const bool joins = job_.place && members_ == nullptr;
       if (joins && !take_place()) break;
@@ -47,7 +45,7 @@ class job_member::impl {
     return false;
   }
 
-  aftermath end(const run_result& r) {
+  aftermath end(const run_result& r) override {
     auto next = aftermath_of(r, &*begun_);
     const auto number = start_.number;
     drop_run();
@@ -60,9 +58,9 @@ class job_member::impl {
     return leave_or_join_again(next);
   }
 
-  const begun_run& run() const { return *begun_; }
-  actors::session& session() const { return *session_; }
-  const job_outcome& outcome() const { return outcome_; }
+  const begun_run& run() const override { return *begun_; }
+  actors::session& session() const override { return *session_; }
+  const job_outcome& outcome() const override { return outcome_; }
 
  private:
   const job::recovery_options& recovery() const { return job_.runs.front().options.recovery; }
@@ -301,19 +299,16 @@ class job_member::impl {
   std::vector<recovery_record> recoveries_;  ///< of the current run
 };
 
-job_member::job_member(job_on_nodes j, job_program& program)
-    : impl_(std::make_unique<impl>(std::move(j), program)) {}
-job_member::~job_member() = default;
-bool job_member::begin() { return impl_->begin(); }
-const begun_run& job_member::run() const { return impl_->run(); }
-session& job_member::session() const { return impl_->session(); }
-aftermath job_member::end(const run_result& r) { return impl_->end(r); }
-const job_outcome& job_member::outcome() const { return impl_->outcome(); }
+}  // namespace
+
+std::unique_ptr<job_member> job_member::make(job_on_nodes j, job_program& program) {
+  return std::make_unique<member_of_job>(std::move(j), program);
+}
 
 job_outcome run_job(job_on_nodes j, job_program& program) {
-  job_member member{std::move(j), program};
-  while (member.begin()) member.end(program.train(member.run(), member.session()));
-  return member.outcome();
+  const auto member = job_member::make(std::move(j), program);
+  while (member->begin()) member->end(program.train(member->run(), member->session()));
+  return member->outcome();
 }
 
 }  // namespace rrfp::actors

@@ -146,32 +146,29 @@ job_outcome run_job(job_on_nodes j, job_program& program);
 
 /// What run_job() does, step by step, for a program whose own loop asks for the steps of a run:
 ///
-///   job_member member{{job, runs, place, &framework}, program};
-///   while (member.begin()) member.end(member.session().run());
+///   auto member = job_member::make({job, runs, place, &framework}, program);
+///   while (member->begin()) member->end(member->session().run());
 ///
 /// One thread at a time may call it.
 class job_member {
  public:
   /// `program` must outlive it.
-  job_member(job_on_nodes j, job_program& program);
+  static std::unique_ptr<job_member> make(job_on_nodes j, job_program& program);
+  job_member() = default;
   /// The other nodes report this one as lost if the job has not ended.
-  ~job_member();
+  virtual ~job_member() = default;
   job_member(const job_member&) = delete;
   job_member& operator=(const job_member&) = delete;
 
   /// Joins the other nodes, unless this process is joined, agrees with them on the next run, and
   /// opens its session. False: the job has ended for this process, as outcome() says.
-  bool begin();
+  virtual bool begin() = 0;
   /// The run that has begun, and its session; until end().
-  const begun_run& run() const;
-  actors::session& session() const;
+  virtual const begun_run& run() const = 0;
+  virtual actors::session& session() const = 0;
   /// The session has run. It is destroyed.
-  aftermath end(const run_result& r);
-  const job_outcome& outcome() const;
-
- private:
-  class impl;
-  std::unique_ptr<impl> impl_;
+  virtual aftermath end(const run_result& r) = 0;
+  virtual const job_outcome& outcome() const = 0;
 };
 
 }  // namespace rrfp::actors

@@ -39,11 +39,9 @@ std::unique_ptr<transport> with_delays(const session_setup& setup,
       });
 }
 
-}  // namespace
-
-class session::impl {
+class open_session final : public session {
  public:
-  impl(session_setup setup, std::optional<cluster> in_cluster)
+  open_session(session_setup setup, std::optional<cluster> in_cluster)
       : setup_(std::move(setup)),
         cluster_(std::move(in_cluster)),
         hosted_(setup_, cluster_ ? &*cluster_ : nullptr),
@@ -63,7 +61,7 @@ class session::impl {
     return setup_.hear ? setup_.hear(opened_.told) : success();
   }
 
-  run_result run() {
+  run_result run() override {
     RRFP_CHECK(!std::exchange(has_run_, true), "a session runs once");
     if (const std::lock_guard lock{mutex_}; interrupts_ > 0 && !cluster_)
       return ended_early({{}, error_kind::interrupted});
@@ -104,7 +102,7 @@ class session::impl {
     return result;
   }
 
-  void add_demand(job_demand wanted, microbatch_counts microbatches = {}) {
+  void demand(job_demand wanted, microbatch_counts microbatches) override {
     RRFP_CHECK(setup_.on_request && leads(), "demands need on_request, and the leader");
     const std::lock_guard lock{mutex_};
     if (to_interrupt_)
@@ -113,7 +111,7 @@ class session::impl {
       early_demands_.push_back({wanted, std::move(microbatches)});
   }
 
-  status for_each_rank(const rank_work& work, std::chrono::milliseconds limit) {
+  status for_each_rank(const rank_work& work, std::chrono::milliseconds limit) override {
     std::vector<std::future<void>> all;
     {
       // Under the lock, so that the devices are still there.
@@ -133,13 +131,13 @@ class session::impl {
     return all.empty() ? error{"the training is over", error_kind::failed} : success();
   }
 
-  void interrupt() {
+  void interrupt() override {
     const std::lock_guard lock{mutex_};
     ++interrupts_;
     if (to_interrupt_) post(to_interrupt_, interrupted{interrupts_ > 1});
   }
 
-  void abandon(error why) {
+  void abandon(error why) override {
     const std::lock_guard lock{mutex_};
     if (to_interrupt_)
       post(to_interrupt_, failed{std::move(why)});
@@ -147,13 +145,13 @@ class session::impl {
       abandoned_ = std::move(why);
   }
 
-  void drain() {
+  void drain() override {
     const std::lock_guard lock{mutex_};
     drains_ = true;
     if (to_interrupt_) post(to_interrupt_, drain_asked{node()});
   }
 
-  void report(std::string why) {
+  void report(std::string why) override {
     const std::lock_guard lock{mutex_};
     if (to_report_) post(to_report_, report_requested{std::move(why)});
   }
@@ -175,21 +173,17 @@ class session::impl {
 
   std::shared_ptr<run_context> make_context(const cluster_link* link,
                                             std::chrono::steady_clock::time_point start) const {
-    std::shared_ptr<run_context> context;
-    if (link != nullptr) {
-      context = std::make_shared<run_context>(
-          setup_, cluster_->members->node(),
-          [this](const rank_address& a) {
-            return cluster_->places.node_of(a.replica, a.stage, a.rank);
-          },
-          link->actor_message_sender(),
-          message_ranges{setup_.shape, setup_.ranks, setup_.replicas, cluster_->places.nodes(),
-                         setup_.checkpoint.has_value(), setup_.recovery.has_value(), leader()});
-      context->nodes = cluster_->places.nodes();
-      context->absent = cluster_->start.absent;
-    } else {
-      context = std::make_shared<run_context>(setup_);
-    }
+    const auto nodes = cluster_ ? cluster_->places.nodes() : 1;
+    const auto context = std::make_shared<run_context>(
+        setup_, node(),
+        [this](const rank_address& a) {
+          return cluster_->places.node_of(a.replica, a.stage, a.rank);
+        },
+        link != nullptr ? link->actor_message_sender() : nullptr,
+        message_ranges{setup_.shape, setup_.ranks, setup_.replicas, nodes,
+                       setup_.checkpoint.has_value(), setup_.recovery.has_value(), leader()});
+    context->nodes = nodes;
+    if (cluster_) context->absent = cluster_->start.absent;
     context->start = start;
     context->counters = counters_;
     context->watches = hosted_.watches();
@@ -204,15 +198,10 @@ class session::impl {
     job.restarts.set(setup_.losses.restarts);
     job.held_s.set(setup_.losses.held_s);
     job.repeated_steps.set(setup_.losses.repeated_steps);
-    if (leads()) job.shares.resize(setup_.replicas);
-    for (std::uint32_t d = 0; leads() && d < setup_.replicas; ++d)
-      for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
-        for (std::uint32_t r = 0; r < setup_.ranks; ++r) {
-          auto& late = job.late.emplace_back();
-          late.replica = replica_id{d};
-          late.stage = stage_id{s};
-          late.rank = rank_id{r};
-        }
+    if (leads()) {
+      job.shares.resize(setup_.replicas);
+      for (const auto& a : setup_.all_ranks()) job.late.emplace_back().at = a;
+    }
     counters_->note_progress();
   }
 
@@ -223,10 +212,8 @@ class session::impl {
         members->set_status(to_string(step));
       };
       link->attach(hosted_.groups());
-      counters_->leads = link->leads();
-      if (setup_.on_connected)
-        setup_.on_connected(link->transports() +
-                            (hosted_.has_device_memory() ? link->device_transfer_note() : ""));
+      counters_->leads = leads();
+      if (setup_.on_connected) setup_.on_connected(link->transports(hosted_.has_device_memory()));
     } else {
       wire = make_in_process_transport();
     }
@@ -275,16 +262,15 @@ class session::impl {
     const bool leads = this->leads();
     caf::actor job;
     if (leads) {
-      job = spawn_detached<job_actor>(
-          system,
+      job = system.spawn<job_actor, caf::detached>(
           job_setup{context, cluster_ ? cluster_->places.devices() : std::vector<std::uint32_t>{},
                     [this](const straggler& s, std::uint64_t step) { report(s, step); },
                     [&](run_result r) { job_over.set_value(std::move(r)); }});
       context->actors.bind({actor_kind::job}, job);
     }
-    const auto node = actors::spawn<node_actor>(
-        system, host(system, std::move(parts), context), context->actors.find({actor_kind::job}),
-        context, [&](const job_ended& m) { node_over.set_value(m); });
+    const auto node = system.spawn<node_actor>(host(system, std::move(parts), context),
+                                               context->actors.find({actor_kind::job}), context,
+                                               [&](const job_ended& m) { node_over.set_value(m); });
     context->actors.bind({actor_kind::node}, node);
     if (const auto met = link != nullptr ? link->meet(context->actors) : success(); !met) {
       if (leads)
@@ -381,8 +367,7 @@ class session::impl {
   std::vector<demanded> early_demands_;  ///< received before the job actor existed
 };
 
-session::session(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
-session::~session() = default;
+}  // namespace
 
 result<std::unique_ptr<session>> session::open(session_setup setup,
                                                std::optional<cluster> in_cluster) {
@@ -392,29 +377,9 @@ result<std::unique_ptr<session>> session::open(session_setup setup,
              "make_policy is set, and emulated or make_compute");
   RRFP_CHECK(!setup.checkpoint || !setup.emulated, "an emulated device has nothing to save");
   RRFP_CHECK(!setup.open_devices || !setup.emulated, "ranks compute on devices of one kind");
-  auto state = std::make_unique<impl>(std::move(setup), std::move(in_cluster));
-  if (auto built = state->build(); !built) return built.failure();
-  return std::unique_ptr<session>{new session{std::move(state)}};
+  auto opened = std::make_unique<open_session>(std::move(setup), std::move(in_cluster));
+  if (auto built = opened->build(); !built) return built.failure();
+  return std::unique_ptr<session>{std::move(opened)};
 }
-
-run_result session::run() { return impl_->run(); }
-void session::interrupt() { impl_->interrupt(); }
-void session::abandon(error why) { impl_->abandon(std::move(why)); }
-void session::drain() { impl_->drain(); }
-status session::for_each_rank(const rank_work& work, std::chrono::milliseconds limit) {
-  return impl_->for_each_rank(work, limit);
-}
-void session::train(microbatch_counts microbatches) {
-  impl_->add_demand(job_demand::train, std::move(microbatches));
-}
-void session::accumulate(microbatch_counts microbatches) {
-  impl_->add_demand(job_demand::accumulate, std::move(microbatches));
-}
-void session::evaluate(microbatch_counts microbatches) {
-  impl_->add_demand(job_demand::evaluate, std::move(microbatches));
-}
-void session::save() { impl_->add_demand(job_demand::save); }
-void session::finish() { impl_->add_demand(job_demand::finish); }
-void session::report(std::string why) { impl_->report(std::move(why)); }
 
 }  // namespace rrfp::actors

@@ -110,7 +110,7 @@ struct session_setup {
   std::function<std::uint64_t(step_id, replica_id, stage_id, microbatch_id)> slot_bytes;
 
   job::train_options train;
-  /// Each step is started by session::train() or evaluate(); their number is not limited.
+  /// Each step is started by session::demand(); their number is not limited.
   bool on_request = false;
   /// Returns the numbers of microbatches of a step that was demanded without numbers; an empty
   /// result stands for those of the shape. May be empty. Called on node 0.
@@ -158,6 +158,15 @@ struct session_setup {
   /// What losses of nodes have cost the job so far, for the metrics.
   recovery_totals losses;
 
+  /// Of all replicas, in the order replica, stage, rank.
+  std::vector<rank_address> all_ranks() const {
+    std::vector<rank_address> all;
+    for (std::uint32_t d = 0; d < replicas; ++d)
+      for (std::uint32_t s = 0; s < shape.stages; ++s)
+        for (std::uint32_t r = 0; r < ranks; ++r)
+          all.push_back({stage_id{s}, rank_id{r}, replica_id{d}});
+    return all;
+  }
   /// Steps that are complete before the run.
   std::uint64_t first_step() const {
     if (recovery && recovery->from.has_copies()) return recovery->from.record.step;
@@ -231,49 +240,40 @@ class session {
   /// which names the node. What user functions throw is an error, too.
   static result<std::unique_ptr<session>> open(session_setup setup,
                                                std::optional<cluster> in_cluster = std::nullopt);
+  session() = default;
   session(const session&) = delete;
   session& operator=(const session&) = delete;
-  ~session();
+  virtual ~session() = default;
 
-  /// Trains until train.steps steps are complete, or, with on_request, until finish(). Can be
+  /// Trains until train.steps steps are complete, or, with on_request, as demand() says. Can be
   /// called once. Returns when no task runs any more.
-  run_result run();
+  virtual run_result run() = 0;
   /// Ends run() as soon as the running tasks are done. With checkpoints, the first call lets the
   /// running step end and saves it, if it would be lost; the second call does not wait.
   /// Thread-safe, any number of times. Any node may call it; the run ends on all nodes.
-  void interrupt();
+  virtual void interrupt() = 0;
   /// Ends run() on all nodes with an error, as soon as the running tasks are done. Thread-safe.
-  void abandon(error why);
+  virtual void abandon(error why) = 0;
   /// This node is told to end. If within some seconds all nodes are, this is interrupt(). Otherwise
   /// run() ends on all nodes after a step, with run_result::drained; the copies for recovery are
   /// those of that step. A run without copies is interrupted. Thread-safe; no effect if the run
   /// ends before.
-  void drain();
+  virtual void drain() = 0;
   /// Requests a report of who waits for what on every node (on_report); the run continues. The
   /// report contains `why`. Thread-safe, any number of times; no effect before and after run().
-  void report(std::string why);
+  virtual void report(std::string why) = 0;
 
   /// Calls `work` for each rank of this process, each on the thread of its device, and waits up to
   /// `limit`. Between two steps only. Throws what `work` throws. Error: the run is over, or a rank
   /// still works.
-  status for_each_rank(const rank_work& work, std::chrono::milliseconds limit);
+  virtual status for_each_rank(const rank_work& work, std::chrono::milliseconds limit) = 0;
 
-  /// With on_request, on node 0: queues a step, evaluation or save. Thread-safe; also before run().
-  /// `microbatches`: those of the step; empty: those of the shape, on each replica.
-  void train(microbatch_counts microbatches = {});
-  /// A step whose gradients wait for those of the next train().
-  void accumulate(microbatch_counts microbatches = {});
-  void evaluate(microbatch_counts microbatches = {});
-  /// Saves, unless no step was trained since the last save, or gradients wait for their update.
-  /// Requires checkpoints.
-  void save();
-  /// Ends run() with ending::done after the queue is empty.
-  void finish();
-
- private:
-  class impl;
-  explicit session(std::unique_ptr<impl> state);
-  std::unique_ptr<impl> impl_;
+  /// With on_request, on node 0: queues a step, an evaluation, a save (which requires checkpoints),
+  /// or the end of run() with ending::done. A step that accumulates leaves its gradients to the
+  /// next one that trains. Nothing is saved if no step was trained since the last save, or if
+  /// gradients wait. Thread-safe; also before run(). `microbatches`: those of the step; empty:
+  /// those of the shape, on each replica.
+  virtual void demand(job_demand wanted, microbatch_counts microbatches = {}) = 0;
 };
 
 }  // namespace rrfp::actors

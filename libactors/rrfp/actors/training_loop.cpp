@@ -114,7 +114,7 @@ status training_loop::open(std::shared_ptr<const framework> framework, session_s
   j.has_outputs = false;
   program_ = std::make_unique<program>(*this);
   program_->look = look;
-  member_ = std::make_unique<job_member>(std::move(j), *program_);
+  member_ = job_member::make(std::move(j), *program_);
   hooks_ = std::make_unique<hook_thread>();
   return begin();
 }
@@ -313,14 +313,11 @@ result<passed_step> training_loop::pass(step_purpose purpose, microbatch_counts 
   }
   notify();
   if (caller_) caller_->want(id);
-  if (leads() && !is_over()) {
-    auto& session = member_->session();
-    switch (purpose) {
-      case step_purpose::training: session.train(std::move(microbatches)); break;
-      case step_purpose::accumulation: session.accumulate(std::move(microbatches)); break;
-      case step_purpose::evaluation: session.evaluate(std::move(microbatches)); break;
-    }
-  }
+  if (leads() && !is_over())
+    member_->session().demand(!trains                             ? job_demand::evaluate
+                              : purpose == step_purpose::training ? job_demand::train
+                                                                  : job_demand::accumulate,
+                              std::move(microbatches));
   // The step as another process may have meant it: with an update, or without.
   const auto other =
       purpose == step_purpose::training ? step_purpose::accumulation : step_purpose::training;
@@ -387,7 +384,7 @@ status training_loop::save() {
     return job::blame(job_, "checkpoint.dir", "save() expects a folder, got none");
   if (accumulates_) return error{"save(): expected a step that updates, got waiting gradients"};
   if (is_over()) return failure();
-  if (leads()) member_->session().save();
+  if (leads()) member_->session().demand(job_demand::save);
   return success();
 }
 
@@ -397,7 +394,7 @@ result<run_summary> training_loop::finish(const std::function<void()>& look) {
     if (!call) return call.failure();
   }
   if (std::exchange(is_finished_, true)) return failure();
-  if (leads() && !is_over()) member_->session().finish();
+  if (leads() && !is_over()) member_->session().demand(job_demand::finish);
   wait_until([&] { return over_; },
              [&] {
                if (look) look();

@@ -92,7 +92,8 @@ labels stage_labels(const stage_counters& s) {
   return {{"replica", text_of(s.replica)}, {"stage", text_of(s.stage)}};
 }
 labels rank_labels(const auto& r) {
-  return {{"replica", text_of(r.replica)}, {"stage", text_of(r.stage)}, {"rank", text_of(r.rank)}};
+  const auto& [stage, rank, replica] = r.at;
+  return {{"replica", text_of(replica)}, {"stage", text_of(stage)}, {"rank", text_of(rank)}};
 }
 labels with(labels all, const char* name, std::string_view value) {
   all.push_back({name, std::string{value}});

@@ -11,6 +11,7 @@
 
 #include <rrfp/base/ids.hpp>
 #include <rrfp/core/event.hpp>
+#include <rrfp/core/message_header.hpp>
 #include <rrfp/core/task.hpp>
 #include <rrfp/core/transport_core.hpp>
 #include <rrfp/metrics/counters.hpp>
@@ -40,9 +41,7 @@ struct stage_counters {
 
 /// Written by the rank, its device and its collectives.
 struct rank_counters {
-  replica_id replica;
-  stage_id stage;
-  rank_id rank;
+  rank_address at;
   counter sent;  ///< tensors to other ranks, over any path
   counter sent_bytes;
   counter received;
@@ -56,9 +55,7 @@ struct rank_counters {
 
 /// How late a rank is; see rrfp/core/stragglers.hpp.
 struct late_counter {
-  replica_id replica;
-  stage_id stage;
-  rank_id rank;
+  rank_address at;
   gauge<std::int64_t> late_ns;  ///< in all steps so far
   gauge<double> lateness;       ///< of a straggler: share of the time of the last steps; else 0
 };

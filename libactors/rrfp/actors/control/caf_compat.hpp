@@ -1,5 +1,5 @@
-/// The functions of CAF 0.17 that the rest of libactors uses to declare message types, send
-/// messages and spawn actors.
+/// The functions of CAF 0.17 that the rest of libactors uses to declare message types and send
+/// messages.
 #pragma once
 
 #include <chrono>
@@ -66,17 +66,6 @@ inline void set_scheduler(caf::actor_system_config& config, std::size_t threads,
   config.set("work-stealing.aggressive-poll-attempts",
              static_cast<std::size_t>(spin.count()) * polls_per_microsecond);
   config.set("work-stealing.moderate-poll-attempts", std::size_t{1});
-}
-
-template <class Actor, class... Arguments>
-caf::actor spawn(caf::actor_system& system, Arguments&&... arguments) {
-  return system.spawn<Actor>(std::forward<Arguments>(arguments)...);
-}
-
-/// Spawns an actor on its own thread, which no other actor can block.
-template <class Actor, class... Arguments>
-caf::actor spawn_detached(caf::actor_system& system, Arguments&&... arguments) {
-  return system.spawn<Actor, caf::detached>(std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace rrfp::actors

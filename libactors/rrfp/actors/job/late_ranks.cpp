@@ -23,8 +23,8 @@ std::vector<straggler> late_ranks::add(const std::map<stage_key, stage_step_ende
   std::vector<straggler> news;
   for (const auto& s : watch_.found()) {
     for (auto& c : counters_)
-      if (c.replica == s.replica && c.stage == s.stage &&
-          std::find(s.ranks.begin(), s.ranks.end(), c.rank) != s.ranks.end())
+      if (c.at.replica == s.replica && c.at.stage == s.stage &&
+          std::ranges::count(s.ranks, c.at.rank) > 0)
         c.lateness.set(s.late);
     const auto [seen, is_new] = seen_at_.try_emplace({s.replica, s.stage}, steps_);
     if (is_new || steps_ - seen->second > steps_before_again) news.push_back(s);

@@ -25,14 +25,14 @@ hosted_actors host(caf::actor_system& system, node_parts parts,
     const auto replica = p.replica;
     const auto stage = p.core.config().stage;
     const auto supervisor =
-        spawn<stage_supervisor>(system, std::move(p), all.find({actor_kind::job}), context);
+        system.spawn<stage_supervisor>(std::move(p), all.find({actor_kind::job}), context);
     all.bind(supervisor_of(replica, stage), supervisor);
     hosted.stages.push_back({replica, stage, supervisor});
   }
   for (auto& p : parts.ranks) {
     const auto address = p.address;
     const auto supervisor = all.find(supervisor_of(address.replica, address.stage));
-    const auto rank = spawn<tp_rank>(system, tp_rank_setup{std::move(p), supervisor, context});
+    const auto rank = system.spawn<tp_rank>(tp_rank_setup{std::move(p), supervisor, context});
     all.bind({actor_kind::rank, address}, rank);
     context->wire->bind(address, [rank](message received) { post(rank, std::move(received)); });
     hosted.ranks.push_back(rank);

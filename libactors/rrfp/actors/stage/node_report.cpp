@@ -19,11 +19,12 @@ std::string text_of(const char* with, const std::shared_ptr<collective_watch>& w
 
 std::string text_of(const metrics::rank_counters& r, const rank_watch& watch,
                     std::uint32_t replicas) {
-  const auto prefix = replicas == 1 ? std::string{} : fmt::format("replica {} ", r.replica.value());
+  const auto& [stage, rank, replica] = r.at;
+  const auto prefix = replicas == 1 ? std::string{} : fmt::format("replica {} ", replica.value());
   return fmt::format(
       "  {}stage {} rank {}: {} inputs waiting, {} tensors ({} bytes) sent, {} ({} bytes) received"
       "{}{}\n",
-      prefix, r.stage.value(), r.rank.value(), r.inputs_waiting.value(), r.sent.value(),
+      prefix, stage.value(), rank.value(), r.inputs_waiting.value(), r.sent.value(),
       r.sent_bytes.value(), r.received.value(), r.received_bytes.value(),
       text_of("the ranks of the stage", watch.stage), text_of("the replicas", watch.replicas));
 }
