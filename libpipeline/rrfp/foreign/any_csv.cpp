@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/base/printable.hpp>
 #include "assemble.hpp"
 #include "csv.hpp"
 
@@ -48,13 +47,25 @@ std::optional<layout> layout_of(std::string_view header) {
 
 class csv_reader {
  public:
-  csv_reader(const std::string& file, const layout& where, std::size_t width)
-      : file_(file), where_(where), width_(width) {}
+  explicit csv_reader(const std::string& file) : table_(file) {}
 
-  status read_line(std::string_view line) {
-    ++line_;
-    const auto cells = cells_of(line);
-    if (cells.size() == 1 && cells.front().empty()) return success();
+  result<found_run> read() {
+    const auto take = [&](std::string_view line, const csv_cells& cells) -> status {
+      if (width_ > 0) return read_line(line, cells);
+      const auto found = layout_of(line);
+      if (!found)
+        return error{table_.file() +
+                     ":1: expected a header with stage, microbatch, kind, start and end"};
+      where_ = *found;
+      width_ = cells.size();
+      return success();
+    };
+    if (auto read = table_.read("a CSV file", take); !read) return read.failure();
+    return finish();
+  }
+
+ private:
+  status read_line(std::string_view line, const csv_cells& cells) {
     // With a comma in a number, times would be read from the wrong cells.
     if (cells.size() > width_) return expected(fmt::format("at most {} cells", width_), line);
     placed_record record;
@@ -92,11 +103,9 @@ class csv_reader {
   }
 
   result<found_run> finish() {
-    if (records_.empty()) return error{file_ + ": expected rows with tasks, got none"};
+    if (records_.empty()) return error{table_.file() + ": expected rows with tasks, got none"};
     found_run made;
-    made.file = file_;
-    made.is_foreign = true;
-    made.run.title = "recorded";
+    made.file = table_.file();
     auto& shape = made.run.shape;
     shape = {0, 0, 0, placement::linear};
     for (const auto& r : records_) {
@@ -111,8 +120,7 @@ class csv_reader {
     return made;
   }
 
- private:
-  std::string_view cell(const std::vector<std::string_view>& cells, column c) const {
+  std::string_view cell(const csv_cells& cells, column c) const {
     const auto at = where_[static_cast<std::size_t>(c)];
     return at < cells.size() ? cells[at] : std::string_view{};
   }
@@ -126,14 +134,12 @@ class csv_reader {
   }
 
   error expected(std::string_view what, std::string_view got) const {
-    return error{fmt::format("{}:{}: expected {}, got \"{}\"", file_, line_, what,
-                             printable(std::string{got}))};
+    return table_.expected(what, got);
   }
 
-  std::string file_;
-  layout where_;
-  std::size_t width_;  ///< cells of the header
-  std::uint64_t line_ = 1;
+  csv_table table_;
+  layout where_{};
+  std::size_t width_ = 0;  ///< cells of the header
   std::vector<placed_record> records_;
 };
 
@@ -141,18 +147,6 @@ class csv_reader {
 
 bool is_csv_header(std::string_view line) { return layout_of(line).has_value(); }
 
-result<found_run> read_csv_trace(const std::string& file) {
-  std::optional<csv_reader> reader;
-  const auto take = [&](std::string_view line) -> status {
-    if (reader) return reader->read_line(line);
-    const auto where = layout_of(line);
-    if (!where)
-      return error{file + ":1: expected a header with stage, microbatch, kind, start and end"};
-    reader.emplace(file, *where, cells_of(line).size());
-    return success();
-  };
-  if (auto read = read_lines(file, "a CSV file", take); !read) return read.failure();
-  return reader->finish();
-}
+result<found_run> read_csv_trace(const std::string& file) { return csv_reader{file}.read(); }
 
 }  // namespace rrfp::foreign

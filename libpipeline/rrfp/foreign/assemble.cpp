@@ -184,8 +184,6 @@ result<found_run> assemble(std::vector<rank_of_run> ranks) {
                                ranks[i].file, ranks[i].rank, ranks[i - 1].file)};
   found_run made;
   made.file = ranks.front().file;
-  made.is_foreign = true;
-  made.run.title = "recorded";
   const auto microbatches = count_microbatches(ranks);
   const bool is_numbered = std::none_of(ranks.begin(), ranks.end(), [](const auto& r) {
     return std::any_of(r.found.tasks.begin(), r.found.tasks.end(),

@@ -35,8 +35,8 @@ enum class clocks : std::uint8_t { many, one };
 /// stages stays a number.
 inline constexpr nanoseconds run_ns_max = 1'000'000'000'000'000;
 
-/// The rest of a run whose shape and tasks are known: order, numbers of launches, slots, clocks,
-/// waits. Appends to the notes.
+/// The rest of a run whose shape and tasks are known: title, order, numbers of launches, slots,
+/// clocks, waits. Appends to the notes.
 status complete(std::vector<placed_record> records, found_run& made, clocks by = clocks::many);
 
 }  // namespace rrfp::foreign

@@ -303,6 +303,8 @@ status count_from_first(std::vector<placed_record>& records) {
 
 status complete(std::vector<placed_record> records, found_run& made, clocks by) {
   auto& run = made.run;
+  made.is_foreign = true;
+  run.title = "recorded";
   run.shape.microbatches = 0;
   for (const auto& r : records)
     run.shape.microbatches = std::max(run.shape.microbatches, r.what.what.mb.value() + 1);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/base/printable.hpp>
 #include <rrfp/io/byte_source.hpp>
 
 namespace rrfp::foreign {
@@ -39,8 +40,8 @@ status read_lines(const std::string& file, std::string_view what,
   return rest.empty() ? success() : take(rest);
 }
 
-std::vector<std::string_view> cells_of(std::string_view line) {
-  std::vector<std::string_view> cells;
+csv_cells cells_of(std::string_view line) {
+  csv_cells cells;
   bool in_quotes = false;
   std::size_t begin = 0;
   for (std::size_t at = 0; at < line.size(); ++at) {
@@ -51,6 +52,20 @@ std::vector<std::string_view> cells_of(std::string_view line) {
   }
   cells.push_back(trimmed(line.substr(begin)));
   return cells;
+}
+
+status csv_table::read(std::string_view what,
+                       const std::function<status(std::string_view, const csv_cells&)>& take) {
+  return read_lines(file_, what, [&](std::string_view line) -> status {
+    ++line_;
+    const auto cells = cells_of(line);
+    return cells.size() == 1 && cells.front().empty() ? success() : take(line, cells);
+  });
+}
+
+error csv_table::expected(std::string_view what, std::string_view got) const {
+  return error{fmt::format("{}:{}: expected {}, got \"{}\"", file_, line_, what,
+                           printable(std::string{got}))};
 }
 
 }  // namespace rrfp::foreign

@@ -33,14 +33,6 @@ struct chrome_event {
   std::string phase, category, name;
   double ts = 0, dur = 0;
   std::uint64_t thread = 0, id = 0, correlation = 0;
-
-  void clear() {
-    phase.clear();
-    category.clear();
-    name.clear();
-    ts = dur = 0;
-    thread = id = correlation = 0;
-  }
 };
 
 /// Sums of a base, a begin and a duration stay far below the largest number. Clocks count from 1970
@@ -94,7 +86,7 @@ class kineto_events final : public json_events_base {
   }
   bool start_object(std::size_t) override {
     ++depth_;
-    if (section_ == "traceEvents" && depth_ == 3) event_.clear();
+    if (section_ == "traceEvents" && depth_ == 3) event_ = {};
     if (in_groups() && depth_ == 4) {
       description_.clear();
       group_.clear();

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/base/printable.hpp>
 #include "csv.hpp"
 
 namespace rrfp::foreign {
@@ -14,18 +13,16 @@ namespace rrfp::foreign {
 namespace {
 
 constexpr std::size_t processes_max = 64;
-constexpr std::array<std::string_view, 5> range_columns{"Start (ns)", "End (ns)", "Name", "PID",
-                                                        "TID"};
-constexpr std::array<std::string_view, 5> kernel_columns{"API Start (ns)", "Kernel Start (ns)",
-                                                         "Kernel Dur (ns)", "Kernel Name", "PID"};
 
-using column_names = std::array<std::string_view, 5>;
-using row = std::array<std::string_view, 5>;
+using row = std::array<std::string_view, 5>;  ///< names of columns, or their cells
+using layout = std::array<std::size_t, 5>;
 
-std::optional<std::array<std::size_t, 5>> layout_of(std::string_view header,
-                                                    const column_names& names) {
-  const auto cells = cells_of(header);
-  std::array<std::size_t, 5> found{};
+constexpr row range_columns{"Start (ns)", "End (ns)", "Name", "PID", "TID"};
+constexpr row kernel_columns{"API Start (ns)", "Kernel Start (ns)", "Kernel Dur (ns)",
+                             "Kernel Name", "PID"};
+
+std::optional<layout> layout_of(const csv_cells& cells, const row& names) {
+  layout found{};
   for (std::size_t c = 0; c < names.size(); ++c) {
     const auto cell = std::find(cells.begin(), cells.end(), names[c]);
     if (cell == cells.end()) return std::nullopt;
@@ -35,30 +32,23 @@ std::optional<std::array<std::size_t, 5>> layout_of(std::string_view header,
 }
 
 /// Calls `take` with the cells of these columns, for each row.
-class table_reader {
+class table_reader : public csv_table {
  public:
-  table_reader(const std::string& file, const column_names& names) : file_(file), names_(names) {}
+  table_reader(const std::string& file, const row& names) : csv_table(file), names_(names) {}
 
   template <class Take>
-  status read(const Take& take) {
-    return read_lines(file_, "a table of nsys stats", [&](std::string_view line) -> status {
-      ++line_;
+  status read_rows(const Take& take) {
+    const auto take_row = [&](std::string_view, const csv_cells& cells) -> status {
       if (!layout_) {
-        layout_ = layout_of(line, names_);
+        layout_ = layout_of(cells, names_);
         return success();
       }
-      const auto cells = cells_of(line);
-      if (cells.size() == 1 && cells.front().empty()) return success();
       row found;
       for (std::size_t c = 0; c < found.size(); ++c)
         found[c] = (*layout_)[c] < cells.size() ? cells[(*layout_)[c]] : std::string_view{};
       return take(found);
-    });
-  }
-
-  error expected(std::string_view what, std::string_view got) const {
-    return error{fmt::format("{}:{}: expected {}, got \"{}\"", file_, line_, what,
-                             printable(std::string{got}))};
+    };
+    return read("a table of nsys stats", take_row);
   }
 
   /// Nanoseconds, or the number of a process or a thread.
@@ -71,10 +61,8 @@ class table_reader {
   }
 
  private:
-  const std::string& file_;
-  const column_names& names_;
-  std::optional<std::array<std::size_t, 5>> layout_;
-  std::uint64_t line_ = 0;
+  const row& names_;
+  std::optional<layout> layout_;
 };
 
 /// What a message of Megatron-Core receives, so what runs after it.
@@ -151,7 +139,7 @@ using processes = std::map<std::int64_t, process>;
 
 status read_ranges(const std::string& file, processes& found) {
   table_reader table{file, range_columns};
-  return table.read([&](const row& cells) -> status {
+  return table.read_rows([&](const row& cells) -> status {
     const auto begin = table.number(cells, 0), end = table.number(cells, 1);
     const auto id = table.number(cells, 3), thread = table.number(cells, 4);
     for (const auto* n : {&begin, &end, &id, &thread})
@@ -168,7 +156,7 @@ status read_ranges(const std::string& file, processes& found) {
 
 status read_kernels(const std::string& file, processes& found) {
   table_reader table{file, kernel_columns};
-  return table.read([&](const row& cells) -> status {
+  return table.read_rows([&](const row& cells) -> status {
     const auto launched = table.number(cells, 0), begin = table.number(cells, 1);
     const auto took = table.number(cells, 2), id = table.number(cells, 4);
     for (const auto* n : {&launched, &begin, &took, &id})
@@ -184,8 +172,9 @@ status read_kernels(const std::string& file, processes& found) {
 std::optional<nsys_table> nsys_table_in(std::string_view head) {
   while (!head.empty()) {
     const auto line = head.substr(0, head.find('\n'));
-    if (layout_of(line, range_columns)) return nsys_table::ranges;
-    if (layout_of(line, kernel_columns)) return nsys_table::kernels;
+    const auto cells = cells_of(line);
+    if (layout_of(cells, range_columns)) return nsys_table::ranges;
+    if (layout_of(cells, kernel_columns)) return nsys_table::kernels;
     if (line.find("(ns),") != std::string_view::npos) return nsys_table::other;
     head.remove_prefix(std::min(line.size() + 1, head.size()));
   }

@@ -1,7 +1,6 @@
 #include "rank_trace.hpp"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 
 #include <fmt/format.h>
@@ -22,16 +21,18 @@ struct action_name {
   std::string_view word;
   marked what;
   bool is_forward;
+  bool has_stage = true;  ///< "PP:" and the virtual stage come before it
 };
-/// The longer words first.
-constexpr std::array<action_name, 8> actions{{{"RECV_F", marked::receive, true},
-                                              {"RECV_B", marked::receive, false},
-                                              {"SEND_F", marked::send, true},
-                                              {"SEND_B", marked::send, false},
-                                              {"F", marked::forward, true},
-                                              {"B", marked::backward_weight, false},
-                                              {"I", marked::backward, false},
-                                              {"W", marked::weight, false}}};
+constexpr action_name actions[] = {{"RECV_F", marked::receive, true},
+                                   {"RECV_B", marked::receive, false},
+                                   {"SEND_F", marked::send, true},
+                                   {"SEND_B", marked::send, false},
+                                   {"F", marked::forward, true},
+                                   {"B", marked::backward_weight, false},
+                                   {"I", marked::backward, false},
+                                   {"W", marked::weight, false},
+                                   {"Forward ", marked::forward, true, false},
+                                   {"Backward ", marked::backward_weight, false, false}};
 
 template <class Record>
 void order(std::vector<Record>& list, nanoseconds base) {
@@ -45,33 +46,18 @@ void order(std::vector<Record>& list, nanoseconds base) {
 
 /// The task or message in a name of torch.distributed.pipelining.
 std::optional<marked_range> marked_name(std::string_view name) {
-  marked_range range;
-  for (const auto& [word, what] :
-       {std::pair{std::string_view{"Forward "}, marked::forward},
-        std::pair{std::string_view{"Backward "}, marked::backward_weight}})
-    if (name.starts_with(word)) {
-      auto rest = name.substr(word.size());
-      const auto mb = leading_number(rest);
-      if (!mb || !rest.empty()) return std::nullopt;
-      range.what = what;
-      range.is_forward = what == marked::forward;
-      range.microbatch = *mb;
-      return range;
-    }
-  if (!name.starts_with("PP:")) return std::nullopt;
-  name.remove_prefix(3);
-  const auto stage = leading_number(name);
-  if (!stage || *stage >= report::traced_stages_max) return std::nullopt;
+  std::optional<std::uint32_t> stage;
+  if (name.starts_with("PP:")) {
+    name.remove_prefix(3);
+    stage = leading_number(name);
+    if (!stage || *stage >= report::traced_stages_max) return std::nullopt;
+  }
   for (const auto& action : actions) {
-    if (!name.starts_with(action.word)) continue;
+    if (action.has_stage != stage.has_value() || !name.starts_with(action.word)) continue;
     auto rest = name.substr(action.word.size());
     const auto mb = leading_number(rest);
-    if (!mb || !rest.empty()) continue;
-    range.what = action.what;
-    range.is_forward = action.is_forward;
-    range.virtual_stage = *stage;
-    range.microbatch = *mb;
-    return range;
+    if (mb && rest.empty())
+      return marked_range{{}, action.what, action.is_forward, stage.value_or(unnamed), *mb};
   }
   return std::nullopt;
 }
@@ -134,10 +120,7 @@ bool rank_trace_filler::operation(interval time, std::string_view name, std::uin
 }
 
 void rank_trace_filler::function(interval time, marked what) {
-  marked_range range;
-  static_cast<interval&>(range) = time;
-  range.what = what;
-  push(into_.functions, range);
+  push(into_.functions, {time, what});
 }
 
 void rank_trace_filler::finish(nanoseconds base) {

@@ -93,8 +93,6 @@ class timer_log {
                    "say it as an option (microbatches)"};
     found_run made;
     made.file = file;
-    made.is_foreign = true;
-    made.run.title = "recorded";
     made.notes.push_back(fmt::format(
         "Steps are made, not measured, from the timers of {}: each task takes the mean of its "
         "stage, in the order of 1F1B, and messages take no time. Times of single tasks are "
