@@ -1,66 +1,18 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <rrfp/compute/keyed_hash.hpp>
-#include <rrfp/torch/operators.hpp>
-
-#include "deferred.hpp"
+#include <rrfp/torch/parallel_operators.hpp>
 
 namespace rrfp::compute {
 
-namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-struct deferred_linear : torch::autograd::Function<deferred_linear> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/,
-                            const at::Tensor& weight, const std::optional<at::Tensor>& given_bias,
-                            weight_stash* stash) {
-    const auto bias = given_bias.value_or(at::Tensor{});
-    save(ctx, stash, weight, bias);
-    // The detached weight shares the version counter, so autograd reports a weight that changes
-    // between F and B.
-    ctx->save_for_backward({x, weight.detach()});
-    return at::linear(x, cast_like(weight, x), cast_like(bias, x));
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    auto of_inputs = backward_of_linear(ctx, gradients[0]);
-    of_inputs.emplace_back();
-    return of_inputs;
-  }
-};
-
-struct deferred_embedding : torch::autograd::Function<deferred_embedding> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& indices,
-                            const at::Tensor& /*anchor*/, const at::Tensor& weight,
-                            weight_stash* stash) {
-    save(ctx, stash, weight);
-    ctx->save_for_backward({indices});
-    return at::embedding(weight, indices);
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    auto of_weight = stash_of(ctx)->embedding(ctx->saved_data["weight"].toInt(),
-                                              ctx->get_saved_variables()[0], gradients[0]);
-    return {{}, {}, std::move(of_weight), {}};
-  }
-};
-
-}  // namespace
-
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                   weight_stash* stash) {
-  if (stash == nullptr || !is_deferrable(weight) || !is_deferrable(bias))
-    return at::linear(x, cast_like(weight, x), cast_like(bias, x));
-  return deferred_linear::apply(x, stash->anchor(), weight, if_defined(bias), stash);
+  return row_parallel_linear(x, weight, bias, stash, nullptr);
 }
 
 at::Tensor embedding(const at::Tensor& indices, const at::Tensor& weight, weight_stash* stash) {
-  if (stash == nullptr || !is_deferrable(weight)) return at::embedding(weight, indices);
-  return deferred_embedding::apply(indices, stash->anchor(), weight, stash);
+  return parallel_embedding(indices, weight, stash, nullptr);
 }
 
 at::Tensor dropout(const at::Tensor& x, double probability, const dropout_key& key) {

@@ -66,13 +66,16 @@ struct reducing : torch::autograd::Function<reducing> {
   }
 };
 
-struct deferred_row_linear : torch::autograd::Function<deferred_row_linear> {
+struct deferred_linear : torch::autograd::Function<deferred_linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/,
                             const at::Tensor& weight, const std::optional<at::Tensor>& given_bias,
                             weight_stash* stash, const shared_group& group) {
     const auto bias = given_bias.value_or(at::Tensor{});
     save(ctx, stash, weight, bias);
+    // The detached weight shares the version counter, so autograd reports a weight that changes
+    // between F and B.
     ctx->save_for_backward({x, weight.detach()});
+    if (!is_parallel(group)) return at::linear(x, cast_like(weight, x), cast_like(bias, x));
     auto y = at::linear(x, cast_like(weight, x));
     sum_over(*group, y);
     if (bias.defined()) y.add_(cast_like(bias, y));
@@ -106,11 +109,15 @@ void check_ids(const char* name, const at::Tensor& ids, std::int64_t vocabulary)
                     most.item<std::int64_t>(), " with a vocabulary of ", vocabulary);
 }
 
-struct deferred_parallel_embedding : torch::autograd::Function<deferred_parallel_embedding> {
+struct deferred_embedding : torch::autograd::Function<deferred_embedding> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& indices,
                             const at::Tensor& /*anchor*/, const at::Tensor& weight,
                             weight_stash* stash, const shared_group& group) {
     save(ctx, stash, weight);
+    if (!is_parallel(group)) {
+      ctx->save_for_backward({indices});
+      return at::embedding(weight, indices);
+    }
     const local_rows local(indices, weight.size(0), *group);
     ctx->save_for_backward({local.rows, local.outside});
     auto y = at::embedding(weight, local.rows);
@@ -120,12 +127,14 @@ struct deferred_parallel_embedding : torch::autograd::Function<deferred_parallel
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto saved = ctx->get_saved_variables();
-    // Drop the rows of other ranks: they would take memory until W and add zeros to row 0.
-    const auto mine = saved[1].logical_not().flatten().nonzero().flatten();
-    const auto& gy = gradients[0];
-    auto of_weight = stash_of(ctx)->embedding(ctx->saved_data["weight"].toInt(),
-                                              saved[0].flatten().index_select(0, mine),
-                                              gy.reshape({-1, gy.size(-1)}).index_select(0, mine));
+    auto rows = saved[0], gy = gradients[0];
+    if (saved.size() > 1) {
+      // Drop the rows of other ranks: they would take memory until W and add zeros to row 0.
+      const auto mine = saved[1].logical_not().flatten().nonzero().flatten();
+      rows = rows.flatten().index_select(0, mine);
+      gy = gy.reshape({-1, gy.size(-1)}).index_select(0, mine);
+    }
+    auto of_weight = stash_of(ctx)->embedding(ctx->saved_data["weight"].toInt(), rows, gy);
     return {{}, {}, std::move(of_weight), {}, {}};
   }
 };
@@ -175,21 +184,19 @@ at::Tensor reduce_from_group(const at::Tensor& x, const shared_group& group) {
 at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, weight_stash* stash,
                                const shared_group& group) {
-  if (!is_parallel(group)) return linear(x, weight, bias, stash);
-  if (stash != nullptr && is_deferrable(weight) && is_deferrable(bias)) {
-    return deferred_row_linear::apply(x, stash->anchor(), weight, if_defined(bias), stash, group);
-  }
+  if (stash != nullptr && is_deferrable(weight) && is_deferrable(bias))
+    return deferred_linear::apply(x, stash->anchor(), weight, if_defined(bias), stash, group);
+  if (!is_parallel(group)) return at::linear(x, cast_like(weight, x), cast_like(bias, x));
   const auto sum = reduce_from_group(at::linear(x, cast_like(weight, x)), group);
   return bias.defined() ? sum + cast_like(bias, sum) : sum;
 }
 
 at::Tensor parallel_embedding(const at::Tensor& indices, const at::Tensor& weight,
                               weight_stash* stash, const shared_group& group) {
-  if (!is_parallel(group)) return embedding(indices, weight, stash);
-  check_ids("token ids", indices, weight.size(0) * group->size());
-  if (stash != nullptr && is_deferrable(weight)) {
-    return deferred_parallel_embedding::apply(indices, stash->anchor(), weight, stash, group);
-  }
+  if (is_parallel(group)) check_ids("token ids", indices, weight.size(0) * group->size());
+  if (stash != nullptr && is_deferrable(weight))
+    return deferred_embedding::apply(indices, stash->anchor(), weight, stash, group);
+  if (!is_parallel(group)) return at::embedding(weight, indices);
   const local_rows local(indices, weight.size(0), *group);
   const auto y = at::embedding(weight, local.rows).masked_fill(local.outside.unsqueeze(-1), 0);
   return reduce_from_group(y, group);

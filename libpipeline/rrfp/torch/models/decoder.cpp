@@ -10,18 +10,18 @@ namespace {
 
 using job::architecture;
 
+linear_traits out_of_residual(const job::model_options& m, bool has_bias) {
+  return {.has_bias = has_bias, .stored = {.transposed = m.family == architecture::gpt2}};
+}
+
 /// Projections into the residual stream have the scaled initial deviation of GPT-2.
 linear_traits into_residual(const job::model_options& m, bool has_bias) {
-  return {.deviation = initial_deviation / std::sqrt(2.0 * m.layers),
-          .has_bias = has_bias,
-          .stored_transposed = m.family == architecture::gpt2};
+  auto traits = out_of_residual(m, has_bias);
+  traits.deviation /= std::sqrt(2.0 * m.layers);
+  return traits;
 }
 
 bool is_gated(const job::model_options& m) { return m.family != architecture::gpt2; }
-
-linear_traits out_of_residual(const job::model_options& m, bool has_bias) {
-  return {.has_bias = has_bias, .stored_transposed = m.family == architecture::gpt2};
-}
 
 }  // namespace
 
@@ -77,14 +77,17 @@ decoder_attention::decoder_attention(parameter_maker& make, const decoder_names&
   const std::int64_t hidden = m.hidden;
   const auto width = head_width_ * m.heads, kv_width = head_width_ * job::kv_heads_of(m);
   if (m.family == architecture::gpt2) {
-    fused_.emplace(make, prefix + names.fused_qkv, hidden, 3 * width, out_of_residual(m, true), 3);
-    out_.emplace(make, prefix + names.attention_out, width, hidden, into_residual(m, true));
+    auto traits = out_of_residual(m, true);
+    traits.blocks = 3;
+    fused_.emplace(make, prefix + names.fused_qkv, hidden, 3 * width, divided::outputs, traits);
+    out_.emplace(make, prefix + names.attention_out, width, hidden, divided::inputs,
+                 into_residual(m, true));
     return;
   }
   const auto traits = out_of_residual(m, m.attention_bias);
-  query_.emplace(make, prefix + names.query, hidden, width, traits);
-  key_.emplace(make, prefix + names.key, hidden, kv_width, traits);
-  value_.emplace(make, prefix + names.value, hidden, kv_width, traits);
+  query_.emplace(make, prefix + names.query, hidden, width, divided::outputs, traits);
+  key_.emplace(make, prefix + names.key, hidden, kv_width, divided::outputs, traits);
+  value_.emplace(make, prefix + names.value, hidden, kv_width, divided::outputs, traits);
   if (m.family == architecture::qwen3) {
     const auto norm_of = [&](const std::string& name) {
       return norm_layer(make, prefix + name, head_width_, norm_kind::rms, m.norm_epsilon);
@@ -92,7 +95,7 @@ decoder_attention::decoder_attention(parameter_maker& make, const decoder_names&
     query_norm_ = norm_of(names.query_norm);
     key_norm_ = norm_of(names.key_norm);
   }
-  out_.emplace(make, prefix + names.attention_out, width, hidden,
+  out_.emplace(make, prefix + names.attention_out, width, hidden, divided::inputs,
                into_residual(m, m.attention_bias));
 }
 
@@ -129,13 +132,13 @@ at::Tensor decoder_attention::operator()(const at::Tensor& x, const layer_contex
 decoder_feed_forward::decoder_feed_forward(parameter_maker& make, const decoder_names& names,
                                            const std::string& prefix, const job::model_options& m)
     : activation_(job::activation_of(m)),
-      gate_(is_gated(m) ? std::make_optional<column_linear>(make, prefix + names.gate, m.hidden,
-                                                            job::feed_forward_of(m),
-                                                            out_of_residual(m, m.mlp_bias))
+      gate_(is_gated(m) ? std::make_optional<linear_layer>(
+                              make, prefix + names.gate, m.hidden, job::feed_forward_of(m),
+                              divided::outputs, out_of_residual(m, m.mlp_bias))
                         : std::nullopt),
-      up_(make, prefix + names.up, m.hidden, job::feed_forward_of(m),
+      up_(make, prefix + names.up, m.hidden, job::feed_forward_of(m), divided::outputs,
           out_of_residual(m, !is_gated(m) || m.mlp_bias)),
-      down_(make, prefix + names.down, job::feed_forward_of(m), m.hidden,
+      down_(make, prefix + names.down, job::feed_forward_of(m), m.hidden, divided::inputs,
             into_residual(m, !is_gated(m) || m.mlp_bias)) {}
 
 at::Tensor decoder_feed_forward::operator()(const at::Tensor& x, const layer_context& c) const {

@@ -43,10 +43,10 @@ class decoder_attention {
 
  private:
   std::int64_t head_width_;
-  std::optional<column_linear> fused_;
-  std::optional<column_linear> query_, key_, value_;
+  std::optional<linear_layer> fused_;
+  std::optional<linear_layer> query_, key_, value_;
   std::optional<norm_layer> query_norm_, key_norm_;
-  std::optional<row_linear> out_;
+  std::optional<linear_layer> out_;
 };
 
 class decoder_feed_forward {
@@ -57,9 +57,8 @@ class decoder_feed_forward {
 
  private:
   job::activation_kind activation_;
-  std::optional<column_linear> gate_;
-  column_linear up_;
-  row_linear down_;
+  std::optional<linear_layer> gate_;
+  linear_layer up_, down_;
 };
 
 class decoder_layer {

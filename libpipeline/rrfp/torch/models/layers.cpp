@@ -8,38 +8,20 @@
 
 namespace rrfp::compute {
 
-whole_linear::whole_linear(parameter_maker& make, const std::string& name, std::int64_t in,
-                           std::int64_t out, stored_form stored)
-    : weight(make.normal(name + ".weight", {out, in}, initial_deviation,
-                         {.stored = std::move(stored)})),
-      bias(make.zeros(name + ".bias", {out})) {}
-
-at::Tensor whole_linear::operator()(const at::Tensor& x, const layer_context& c) const {
-  return linear(x, weight, bias, c.stash);
+linear_layer::linear_layer(parameter_maker& make, const std::string& name, std::int64_t in,
+                           std::int64_t out, divided by, const linear_traits& traits)
+    : is_sum_(by == divided::inputs) {
+  std::optional<cut> of_weight, of_bias;
+  if (by == divided::outputs) of_weight = of_bias = cut{0, traits.blocks};
+  if (by == divided::inputs) of_weight = cut{1};
+  weight_ = make.normal(name + ".weight", {out, in}, traits.deviation,
+                        {.partition = of_weight, .stored = traits.stored});
+  if (traits.has_bias) bias_ = make.zeros(name + ".bias", {out}, {.partition = of_bias});
 }
 
-column_linear::column_linear(parameter_maker& make, const std::string& name, std::int64_t in,
-                             std::int64_t out, const linear_traits& traits, std::int64_t blocks)
-    : weight(make.normal(
-          name + ".weight", {out, in}, traits.deviation,
-          {.partition = cut{0, blocks}, .stored = {.transposed = traits.stored_transposed}})) {
-  if (traits.has_bias) bias = make.zeros(name + ".bias", {out}, {.partition = cut{0, blocks}});
-}
-
-at::Tensor column_linear::operator()(const at::Tensor& x, const layer_context& c) const {
-  return linear(x, weight, bias, c.stash);
-}
-
-row_linear::row_linear(parameter_maker& make, const std::string& name, std::int64_t in,
-                       std::int64_t out, const linear_traits& traits)
-    : weight(
-          make.normal(name + ".weight", {out, in}, traits.deviation,
-                      {.partition = cut{1}, .stored = {.transposed = traits.stored_transposed}})) {
-  if (traits.has_bias) bias = make.zeros(name + ".bias", {out});
-}
-
-at::Tensor row_linear::operator()(const at::Tensor& x, const layer_context& c) const {
-  return row_parallel_linear(x, weight, bias, c.stash, c.group);
+at::Tensor linear_layer::operator()(const at::Tensor& x, const layer_context& c) const {
+  return is_sum_ ? row_parallel_linear(x, weight_, bias_, c.stash, c.group)
+                 : linear(x, weight_, bias_, c.stash);
 }
 
 norm_layer::norm_layer(parameter_maker& make, const std::string& name, std::int64_t width,

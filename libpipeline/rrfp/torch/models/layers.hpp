@@ -28,39 +28,28 @@ struct layer_context {
   at::Tensor sines = {};
 };
 
+/// How the ranks share a linear layer. With `outputs` each rank computes some of the outputs,
+/// [rows, in] -> [rows, out / ranks]; the caller passes `x` through copy_to_group(), once for all
+/// layers that use it. With `inputs` each rank uses some of the inputs, [rows, in / ranks] ->
+/// [rows, out], the same on every rank. With `none` each rank has the whole layer.
+enum class divided : std::uint8_t { none, outputs, inputs };
+
 struct linear_traits {
   double deviation = initial_deviation;
   bool has_bias = true;
-  /// Files hold the weight as [in, out].
-  bool stored_transposed = false;
+  stored_form stored = {};
+  std::int64_t blocks = 1;  ///< of the outputs, each divided over the ranks
 };
 
-/// Replicated on every rank: [rows, in] -> [rows, out], both the same on every rank.
-struct whole_linear {
-  at::Tensor weight, bias;
-
-  whole_linear(parameter_maker& make, const std::string& name, std::int64_t in, std::int64_t out,
-               stored_form stored = {});
+class linear_layer {
+ public:
+  linear_layer(parameter_maker& make, const std::string& name, std::int64_t in, std::int64_t out,
+               divided by, const linear_traits& traits = {});
   at::Tensor operator()(const at::Tensor& x, const layer_context& c) const;
-};
 
-/// Each rank computes some of the outputs: [rows, in] -> [rows, out / ranks]. The caller passes `x`
-/// through copy_to_group(), once for all layers that use it.
-struct column_linear {
-  at::Tensor weight, bias;
-
-  column_linear(parameter_maker& make, const std::string& name, std::int64_t in, std::int64_t out,
-                const linear_traits& traits, std::int64_t blocks = 1);
-  at::Tensor operator()(const at::Tensor& x, const layer_context& c) const;
-};
-
-/// Each rank uses some of the inputs: [rows, in / ranks] -> [rows, out], the same on every rank.
-struct row_linear {
-  at::Tensor weight, bias;
-
-  row_linear(parameter_maker& make, const std::string& name, std::int64_t in, std::int64_t out,
-             const linear_traits& traits);
-  at::Tensor operator()(const at::Tensor& x, const layer_context& c) const;
+ private:
+  at::Tensor weight_, bias_;
+  bool is_sum_;
 };
 
 enum class norm_kind : std::uint8_t { layer, rms };

@@ -41,7 +41,7 @@ patch_embedding::patch_embedding(parameter_maker& make, const job::vision_option
                              initial_deviation)),
       // A convolution whose stride is its width is a product with the flattened patches.
       projection_(make, tower + "embeddings.patch_embeddings.projection", 3 * patch_ * patch_,
-                  v.hidden, stored_form{.sizes = {v.hidden, 3, patch_, patch_}}) {}
+                  v.hidden, divided::none, {.stored = {.sizes = {v.hidden, 3, patch_, patch_}}}) {}
 
 at::Tensor patch_embedding::operator()(std::span<const at::Tensor> images,
                                        const layer_context& c) const {
@@ -99,13 +99,15 @@ encoder_layer::encoder_layer(parameter_maker& make, const std::string& prefix,
     : head_width_(v.hidden / v.heads),
       activation_(v.activation),
       before_(make, prefix + "layernorm_before", v.hidden, norm_kind::layer, v.norm_epsilon),
-      query_(make, prefix + "attention.attention.query", v.hidden, v.hidden, {}),
-      key_(make, prefix + "attention.attention.key", v.hidden, v.hidden, {}),
-      value_(make, prefix + "attention.attention.value", v.hidden, v.hidden, {}),
-      out_(make, prefix + "attention.output.dense", v.hidden, v.hidden, into_residual(v)),
+      query_(make, prefix + "attention.attention.query", v.hidden, v.hidden, divided::outputs),
+      key_(make, prefix + "attention.attention.key", v.hidden, v.hidden, divided::outputs),
+      value_(make, prefix + "attention.attention.value", v.hidden, v.hidden, divided::outputs),
+      out_(make, prefix + "attention.output.dense", v.hidden, v.hidden, divided::inputs,
+           into_residual(v)),
       after_(make, prefix + "layernorm_after", v.hidden, norm_kind::layer, v.norm_epsilon),
-      up_(make, prefix + "intermediate.dense", v.hidden, job::feed_forward_of(v), {}),
-      down_(make, prefix + "output.dense", job::feed_forward_of(v), v.hidden, into_residual(v)) {}
+      up_(make, prefix + "intermediate.dense", v.hidden, job::feed_forward_of(v), divided::outputs),
+      down_(make, prefix + "output.dense", job::feed_forward_of(v), v.hidden, divided::inputs,
+            into_residual(v)) {}
 
 at::Tensor encoder_layer::operator()(at::Tensor x, const layer_context& c) const {
   const auto by_head = [&](const at::Tensor& t) { return t.view({t.size(0), -1, head_width_}); };
@@ -119,8 +121,8 @@ at::Tensor encoder_layer::operator()(at::Tensor x, const layer_context& c) const
 
 projector::projector(parameter_maker& make, const job::model_options& m)
     : has_class_(m.vision.class_token),
-      first_(make, "multi_modal_projector.linear_1", m.vision.hidden, m.hidden, {}),
-      second_(make, "multi_modal_projector.linear_2", m.hidden, m.hidden, {}) {}
+      first_(make, "multi_modal_projector.linear_1", m.vision.hidden, m.hidden, divided::outputs),
+      second_(make, "multi_modal_projector.linear_2", m.hidden, m.hidden, divided::inputs) {}
 
 at::Tensor projector::operator()(const at::Tensor& x, const layer_context& c) const {
   // The first row of each image is its class token.

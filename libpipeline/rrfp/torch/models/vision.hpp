@@ -37,7 +37,7 @@ class patch_embedding {
   std::int64_t patch_, grid_;
   at::Tensor class_token_;  // [1, 1, hidden], undefined without one
   at::Tensor positions_;    // [1, grid * grid + class, hidden]
-  whole_linear projection_;
+  linear_layer projection_;
 };
 
 class encoder_layer {
@@ -51,11 +51,9 @@ class encoder_layer {
   std::int64_t head_width_;
   job::activation_kind activation_;
   norm_layer before_;
-  column_linear query_, key_, value_;
-  row_linear out_;
+  linear_layer query_, key_, value_, out_;
   norm_layer after_;
-  column_linear up_;
-  row_linear down_;
+  linear_layer up_, down_;
 };
 
 /// Projects encoder rows to decoder rows: [patches + class, hidden of the encoder] -> [patches,
@@ -67,8 +65,7 @@ class projector {
 
  private:
   bool has_class_;
-  column_linear first_;
-  row_linear second_;
+  linear_layer first_, second_;
 };
 
 }  // namespace rrfp::compute
