@@ -1,6 +1,5 @@
 #include "exif.hpp"
 
-#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -8,35 +7,10 @@ namespace rrfp::data {
 
 namespace {
 
-/// Reads numbers of a TIFF block in the byte order of the block.
-class tiff_reader {
- public:
-  tiff_reader(std::span<const std::uint8_t> block, bool is_big_endian)
-      : block_(block), is_big_endian_(is_big_endian) {}
-
-  std::optional<std::uint32_t> number(std::size_t at, std::size_t bytes) const {
-    if (at > block_.size() || bytes > block_.size() - at) return std::nullopt;
-    std::uint32_t n = 0;
-    for (std::size_t i = 0; i < bytes; ++i)
-      n = n << 8 | block_[is_big_endian_ ? at + i : at + bytes - 1 - i];
-    return n;
-  }
-
- private:
-  std::span<const std::uint8_t> block_;
-  bool is_big_endian_;
-};
-
 /// Bytes of an integer by TIFF type; 0 if the type is not an integer.
 std::size_t integer_bytes(std::uint32_t type) {
   constexpr std::array<std::size_t, 10> bytes{0, 1, 0, 2, 4, 0, 1, 0, 2, 4};
   return type < bytes.size() ? bytes[type] : 0;
-}
-
-bool begins_with(std::span<const std::uint8_t> block, std::string_view text) {
-  return block.size() >= text.size() &&
-         std::equal(text.begin(), text.end(), block.begin(),
-                    [](char a, std::uint8_t b) { return static_cast<std::uint8_t>(a) == b; });
 }
 
 constexpr bool swaps_sides(std::uint32_t orientation) {
@@ -48,23 +22,29 @@ constexpr bool swaps_sides(std::uint32_t orientation) {
 std::optional<std::uint32_t> orientation_in_exif(std::span<const std::uint8_t> block) {
   using namespace std::string_view_literals;
   constexpr auto prefix = "Exif\0\0"sv;
-  if (begins_with(block, prefix)) block = block.subspan(prefix.size());
-  const bool is_big_endian = begins_with(block, "MM\0*"sv);
-  if (!is_big_endian && !begins_with(block, "II*\0"sv)) return std::nullopt;
-  const tiff_reader in{block, is_big_endian};
-  const auto directory = in.number(4, 4);
+  if (text_of(block).starts_with(prefix)) block = block.subspan(prefix.size());
+  const bool is_big_endian = text_of(block).starts_with("MM\0*"sv);
+  if (!is_big_endian && !text_of(block).starts_with("II*\0"sv)) return std::nullopt;
+  const auto number = [&](std::size_t at, std::size_t bytes) -> std::optional<std::uint32_t> {
+    if (at > block.size() || bytes > block.size() - at) return std::nullopt;
+    std::uint32_t n = 0;
+    for (std::size_t i = 0; i < bytes; ++i)
+      n = n << 8 | block[is_big_endian ? at + i : at + bytes - 1 - i];
+    return n;
+  };
+  const auto directory = number(4, 4);
   if (!directory) return std::nullopt;
-  const auto entries = in.number(*directory, 2);
+  const auto entries = number(*directory, 2);
   if (!entries) return std::nullopt;
   constexpr std::size_t entry_bytes = 12;
   constexpr std::uint32_t orientation_tag = 0x112;
   for (std::size_t i = 0; i < *entries; ++i) {
     const auto at = std::size_t{*directory} + 2 + entry_bytes * i;
-    const auto tag = in.number(at, 2), type = in.number(at + 2, 2), count = in.number(at + 4, 4);
-    if (!in.number(at + 8, 4)) return std::nullopt;  // the file ends within the entry
+    const auto tag = number(at, 2), type = number(at + 2, 2), count = number(at + 4, 4);
+    if (!number(at + 8, 4)) return std::nullopt;  // the file ends within the entry
     if (tag != orientation_tag) continue;
     const auto bytes = integer_bytes(*type);
-    return *count == 1 && bytes > 0 ? in.number(at + 8, bytes) : std::nullopt;
+    return *count == 1 && bytes > 0 ? number(at + 8, bytes) : std::nullopt;
   }
   return std::nullopt;
 }

@@ -12,6 +12,10 @@
 
 namespace rrfp::data {
 
+inline std::string_view text_of(std::span<const std::uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 /// The orientation in the first directory of an EXIF block, with or without a leading "Exif\0\0".
 /// The value may be out of range.
 std::optional<std::uint32_t> orientation_in_exif(std::span<const std::uint8_t> block);

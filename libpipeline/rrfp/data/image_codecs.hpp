@@ -9,19 +9,6 @@
 
 namespace rrfp::data {
 
-enum class image_format : std::uint8_t { unknown, png, jpeg };
-
-/// Detects the format from the first bytes; ignores the file name.
-image_format format_of(std::span<const std::uint8_t> first_bytes);
-
-struct image_header {
-  compute::image_size stored;     ///< size in the file, before rotation
-  std::uint32_t orientation = 1;  ///< see exif.hpp
-};
-
-/// As read_image_size(), before rotation.
-sample_or<image_header> header_of(const input_file& file);
-
 /// The orientation of a PNG. Reads all chunks, because metadata may follow the pixels. Looks where
 /// Pillow's exif_transpose() looks: in eXIf, in the text "Raw profile type exif" (older than eXIf),
 /// then in XMP. 1 if the file has no orientation, or ends before it.

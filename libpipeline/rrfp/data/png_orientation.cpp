@@ -86,7 +86,7 @@ struct metadata_chunks {
       exif = std::move(chunk);
       return;
     }
-    std::string_view rest{reinterpret_cast<const char*>(chunk.data()), chunk.size()};
+    auto rest = text_of(chunk);
     const auto keyword = take_word(rest);
     auto* const to = keyword == "Raw profile type exif" ? &profile
                      : keyword == "XML:com.adobe.xmp"   ? &xmp
@@ -116,7 +116,7 @@ std::uint32_t orientation_of_png(const input_file& file) {
     if (!file.read(at, head)) break;
     const auto length = std::uint64_t{head[0]} << 24 | std::uint64_t{head[1]} << 16 |
                         std::uint64_t{head[2]} << 8 | head[3];
-    const std::string_view type{reinterpret_cast<const char*>(head.data()) + 4, 4};
+    const auto type = text_of(head).substr(4);
     if (type == "IEND" || length > file.size() - at - frame_bytes) break;
     constexpr std::array<std::string_view, 4> kinds{"eXIf", "tEXt", "zTXt", "iTXt"};
     if (length <= metadata_bytes_max &&
