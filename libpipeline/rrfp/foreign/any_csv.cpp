@@ -45,22 +45,21 @@ std::optional<layout> layout_of(std::string_view header) {
   return found;
 }
 
-class csv_reader {
+class csv_reader : public csv_table {
  public:
-  explicit csv_reader(const std::string& file) : table_(file) {}
+  using csv_table::csv_table;
 
-  result<found_run> read() {
+  result<found_run> read_run() {
     const auto take = [&](std::string_view line, const csv_cells& cells) -> status {
       if (width_ > 0) return read_line(line, cells);
       const auto found = layout_of(line);
       if (!found)
-        return error{table_.file() +
-                     ":1: expected a header with stage, microbatch, kind, start and end"};
+        return error{file() + ":1: expected a header with stage, microbatch, kind, start and end"};
       where_ = *found;
       width_ = cells.size();
       return success();
     };
-    if (auto read = table_.read("a CSV file", take); !read) return read.failure();
+    if (auto done = read("a CSV file", take); !done) return done.failure();
     return finish();
   }
 
@@ -103,9 +102,9 @@ class csv_reader {
   }
 
   result<found_run> finish() {
-    if (records_.empty()) return error{table_.file() + ": expected rows with tasks, got none"};
+    if (records_.empty()) return error{file() + ": expected rows with tasks, got none"};
     found_run made;
-    made.file = table_.file();
+    made.file = file();
     auto& shape = made.run.shape;
     shape = {0, 0, 0, placement::linear};
     for (const auto& r : records_) {
@@ -133,11 +132,6 @@ class csv_reader {
     return std::llround(whole) * 1'000'000 + std::llround((*ms - whole) * 1e6);
   }
 
-  error expected(std::string_view what, std::string_view got) const {
-    return table_.expected(what, got);
-  }
-
-  csv_table table_;
   layout where_{};
   std::size_t width_ = 0;  ///< cells of the header
   std::vector<placed_record> records_;
@@ -147,6 +141,6 @@ class csv_reader {
 
 bool is_csv_header(std::string_view line) { return layout_of(line).has_value(); }
 
-result<found_run> read_csv_trace(const std::string& file) { return csv_reader{file}.read(); }
+result<found_run> read_csv_trace(const std::string& file) { return csv_reader{file}.read_run(); }
 
 }  // namespace rrfp::foreign

@@ -18,19 +18,19 @@ struct rank_position {
   std::uint32_t stage = 0;
 };
 
-bool names_stages(const rank_of_run& r) {
-  return std::any_of(r.found.tasks.begin(), r.found.tasks.end(),
+bool names_stages(const rank_tasks& r) {
+  return std::any_of(r.tasks.begin(), r.tasks.end(),
                      [](const auto& t) { return t.virtual_stage != unnamed; });
 }
 
 /// Microbatches of a step, if the names have no numbers: the forwards until none is left without
 /// its backward. On the last stage that is one, so the rank with most of them counts.
-std::uint32_t count_microbatches(const std::vector<rank_of_run>& ranks) {
+std::uint32_t count_microbatches(const std::vector<rank_tasks>& ranks) {
   std::uint32_t most = 0;
   for (const auto& r : ranks) {
     std::int64_t held = 0;
     std::uint32_t forwards = 0;
-    for (const auto& t : r.found.tasks) {
+    for (const auto& t : r.tasks) {
       held += t.kind == task_kind::forward;
       forwards += t.kind == task_kind::forward;
       held -= is_backward(t.kind);
@@ -42,9 +42,9 @@ std::uint32_t count_microbatches(const std::vector<rank_of_run>& ranks) {
   return most;
 }
 
-void number_microbatches(rank_of_run& r, std::uint32_t microbatches) {
+void number_microbatches(rank_tasks& r, std::uint32_t microbatches) {
   std::array<std::uint32_t, task_kinds> next{};
-  for (auto& t : r.found.tasks)
+  for (auto& t : r.tasks)
     if (t.microbatch == unnamed)
       t.microbatch = next[static_cast<std::size_t>(t.kind)]++ % microbatches;
 }
@@ -59,7 +59,7 @@ std::uint32_t position_in(const std::vector<std::uint32_t>& pipeline, std::uint3
 /// Finds the shape of the run, and the position of each rank in it.
 class placer {
  public:
-  placer(const std::vector<rank_of_run>& ranks, report::traced_run& run)
+  placer(const std::vector<rank_tasks>& ranks, report::traced_run& run)
       : ranks_(ranks), run_(run) {}
 
   result<std::vector<rank_position>> place() {
@@ -83,7 +83,7 @@ class placer {
     std::vector<std::vector<std::uint32_t>> owned;
     for (const auto& r : ranks_) {
       std::set<std::uint32_t> own;
-      for (const auto& t : r.found.tasks) own.insert(t.virtual_stage);
+      for (const auto& t : r.tasks) own.insert(t.virtual_stage);
       if (own.contains(unnamed))
         return error{r.file + ": expected virtual stages in all names, got some without"};
       owned.emplace_back(own.begin(), own.end());
@@ -133,17 +133,17 @@ class placer {
     return success();
   }
 
-  const std::vector<rank_of_run>& ranks_;
+  const std::vector<rank_tasks>& ranks_;
   report::traced_run& run_;
   std::vector<std::uint32_t> stages_;  ///< by rank
 };
 
-std::vector<placed_record> records_of(const rank_of_run& r, rank_position at,
+std::vector<placed_record> records_of(const rank_tasks& r, rank_position at,
                                       const pipeline_shape& shape) {
   std::vector<placed_record> records;
   std::set<std::tuple<task_kind, std::uint32_t, std::uint32_t>> seen;
   std::uint64_t step = 0;
-  for (const auto& t : r.found.tasks) {
+  for (const auto& t : r.tasks) {
     if (!seen.emplace(t.kind, t.virtual_stage, t.microbatch).second) {
       seen = {{t.kind, t.virtual_stage, t.microbatch}};
       ++step;
@@ -175,7 +175,7 @@ std::string_view text_of(found_by by) {
 
 }  // namespace
 
-result<found_run> assemble(std::vector<rank_of_run> ranks) {
+result<found_run> assemble(std::vector<rank_tasks> ranks) {
   std::sort(ranks.begin(), ranks.end(),
             [](const auto& a, const auto& b) { return a.rank < b.rank; });
   for (std::size_t i = 1; i < ranks.size(); ++i)
@@ -186,7 +186,7 @@ result<found_run> assemble(std::vector<rank_of_run> ranks) {
   made.file = ranks.front().file;
   const auto microbatches = count_microbatches(ranks);
   const bool is_numbered = std::none_of(ranks.begin(), ranks.end(), [](const auto& r) {
-    return std::any_of(r.found.tasks.begin(), r.found.tasks.end(),
+    return std::any_of(r.tasks.begin(), r.tasks.end(),
                        [](const auto& t) { return t.microbatch == unnamed; });
   });
   if (!is_numbered && microbatches == 0)
@@ -194,7 +194,7 @@ result<found_run> assemble(std::vector<rank_of_run> ranks) {
   for (auto& r : ranks) number_microbatches(r, microbatches);
   const auto placed = placer{ranks, made.run}.place();
   if (!placed) return placed.failure();
-  const auto& first = ranks.front().found;
+  const auto& first = ranks.front();
   made.notes.push_back(
       fmt::format("Tasks are found by {}{}.", text_of(first.by),
                   first.on_device ? "; their times are those of their kernels" : ""));

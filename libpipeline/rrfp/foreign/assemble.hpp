@@ -18,15 +18,8 @@ struct placed_record {
   std::optional<nanoseconds> arrived;
 };
 
-struct rank_of_run {
-  std::string file;
-  std::uint32_t rank = 0;
-  std::vector<std::uint32_t> pipeline;  ///< as in rank_trace
-  rank_tasks found;
-};
-
 /// The run of these ranks of one job; at least one.
-result<found_run> assemble(std::vector<rank_of_run> ranks);
+result<found_run> assemble(std::vector<rank_tasks> ranks);
 
 /// Whether the times of a run are of one clock for each rank, or of one for all.
 enum class clocks : std::uint8_t { many, one };

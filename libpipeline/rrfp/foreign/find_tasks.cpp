@@ -11,21 +11,6 @@ namespace rrfp::foreign {
 
 namespace {
 
-task_kind kind_of(marked what) {
-  switch (what) {
-    case marked::forward: return task_kind::forward;
-    case marked::backward: return task_kind::backward;
-    case marked::weight: return task_kind::weight;
-    case marked::backward_weight: return task_kind::backward_weight;
-    case marked::receive:
-    case marked::send: break;
-  }
-  RRFP_CHECK(false, "a message is no task");
-  return task_kind::forward;
-}
-
-bool is_message(marked what) { return what == marked::receive || what == marked::send; }
-
 /// The records that begin in [begin, end).
 template <class Record>
 auto within_time(const std::vector<Record>& list, nanoseconds begin, nanoseconds end) {
@@ -67,19 +52,17 @@ class by_names {
  public:
   explicit by_names(const rank_trace& trace) : trace_(trace) {
     // Beside the names of torch's runtime, those of GPipe are a program's own.
-    has_stages_ = std::any_of(trace.named.begin(), trace.named.end(), [](const auto& r) {
-      return !is_message(r.what) && r.virtual_stage != unnamed;
-    });
+    has_stages_ = std::any_of(trace.named.begin(), trace.named.end(),
+                              [](const auto& r) { return r.kind && r.virtual_stage != unnamed; });
     for (const auto& r : trace.named)
-      if (r.what == marked::receive)
-        receives_[{r.virtual_stage, r.is_forward, r.microbatch}].push_back(r);
+      if (!r.kind) receives_[{r.virtual_stage, r.is_forward, r.microbatch}].push_back(r);
   }
 
   std::vector<found_task> find() const {
     std::vector<found_task> tasks;
     for (const auto& r : trace_.named) {
-      if (is_message(r.what) || (has_stages_ && r.virtual_stage == unnamed)) continue;
-      found_task t{r, kind_of(r.what), r.virtual_stage, r.microbatch, arrival_of(r)};
+      if (!r.kind || (has_stages_ && r.virtual_stage == unnamed)) continue;
+      found_task t{r, *r.kind, r.virtual_stage, r.microbatch, arrival_of(r)};
       if (t.arrived) t.begin = std::clamp(*t.arrived, t.begin, t.end);
       // Up to its first operator the schedule prepares the task. A whole backward begins before its
       // own: autograd starts its engine.
@@ -98,7 +81,7 @@ class by_names {
 
  private:
   std::optional<nanoseconds> arrival_of(const marked_range& r) const {
-    if (r.what == marked::weight) return std::nullopt;
+    if (r.kind == task_kind::weight) return std::nullopt;
     if (r.virtual_stage == unnamed) return message_of(trace_, r, false);
     const auto found = receives_.find({r.virtual_stage, r.is_forward, r.microbatch});
     if (found == receives_.end()) return std::nullopt;
@@ -117,11 +100,11 @@ class by_names {
 std::vector<found_task> by_functions(const rank_trace& trace) {
   std::vector<found_task> tasks;
   const bool has_weights = std::any_of(trace.functions.begin(), trace.functions.end(),
-                                       [](const auto& r) { return r.what == marked::weight; });
+                                       [](const auto& r) { return r.kind == task_kind::weight; });
   for (const auto& r : trace.functions) {
     // A function may call one of the same name.
     if (!tasks.empty() && r.begin < tasks.back().end) continue;
-    auto kind = kind_of(r.what);
+    auto kind = *r.kind;
     if (has_weights && kind == task_kind::backward_weight) kind = task_kind::backward;
     tasks.push_back({r, kind, unnamed, unnamed, std::nullopt});
   }
@@ -308,13 +291,13 @@ void tidy(std::vector<found_task>& tasks) {
 }  // namespace
 
 result<rank_tasks> find_tasks(const rank_trace& trace) {
-  rank_tasks found;
+  rank_tasks found{trace.file, trace.rank.value_or(0), trace.pipeline, {}};
   if (trace.overlapped > 0)
     return error{fmt::format(
         "{}: expected each task with a time of its own, got {} pairs of DualPipeV that overlap",
         trace.file, trace.overlapped)};
   if (std::any_of(trace.named.begin(), trace.named.end(),
-                  [](const auto& r) { return !is_message(r.what); })) {
+                  [](const auto& r) { return r.kind.has_value(); })) {
     found.tasks = by_names{trace}.find();
   } else if (!trace.functions.empty()) {
     found.by = found_by::functions;

@@ -27,7 +27,10 @@ struct found_task : interval {
 enum class found_by : std::uint8_t { names, functions, operators };
 
 struct rank_tasks {
-  std::vector<found_task> tasks;  ///< ordered by begin, not overlapping
+  std::string file;
+  std::uint32_t rank = 0;               ///< 0 if the trace does not say it
+  std::vector<std::uint32_t> pipeline;  ///< as in rank_trace
+  std::vector<found_task> tasks;        ///< ordered by begin, not overlapping
   found_by by = found_by::names;
   bool on_device = false;
 };

@@ -17,16 +17,17 @@ constexpr std::string_view expected = "expected a trace of torch.profiler";
 struct function_name {
   std::string_view file;
   std::string_view function;
-  marked what;
+  task_kind kind;
 };
 constexpr std::array<function_name, 7> functions{
-    {{"torch/distributed/pipelining/stage.py", "forward_one_chunk", marked::forward},
-     {"torch/distributed/pipelining/stage.py", "backward_one_chunk", marked::backward_weight},
-     {"torch/distributed/pipelining/stage.py", "backward_weight_one_chunk", marked::weight},
-     {"deepspeed/runtime/pipe/engine.py", "_exec_forward_pass", marked::forward},
-     {"deepspeed/runtime/pipe/engine.py", "_exec_backward_pass", marked::backward_weight},
-     {"megatron/core/pipeline_parallel/schedules.py", "forward_step", marked::forward},
-     {"megatron/core/pipeline_parallel/schedules.py", "backward_step", marked::backward_weight}}};
+    {{"torch/distributed/pipelining/stage.py", "forward_one_chunk", task_kind::forward},
+     {"torch/distributed/pipelining/stage.py", "backward_one_chunk", task_kind::backward_weight},
+     {"torch/distributed/pipelining/stage.py", "backward_weight_one_chunk", task_kind::weight},
+     {"deepspeed/runtime/pipe/engine.py", "_exec_forward_pass", task_kind::forward},
+     {"deepspeed/runtime/pipe/engine.py", "_exec_backward_pass", task_kind::backward_weight},
+     {"megatron/core/pipeline_parallel/schedules.py", "forward_step", task_kind::forward},
+     {"megatron/core/pipeline_parallel/schedules.py", "backward_step",
+      task_kind::backward_weight}}};
 
 /// The members of an event that are used.
 struct chrome_event {
@@ -44,14 +45,14 @@ nanoseconds nanoseconds_of(double microseconds) {
 }
 
 /// The task that a Python function of a framework runs: "torch/.../stage.py(737): NAME".
-std::optional<marked> marked_function(std::string_view name) {
+std::optional<task_kind> marked_function(std::string_view name) {
   const auto paren = name.find('(');
   const auto colon = name.find("): ");
   if (paren == std::string_view::npos || colon == std::string_view::npos) return std::nullopt;
   const auto file = name.substr(0, paren);
   const auto function = name.substr(colon + 3);
   for (const auto& known : functions)
-    if (file.ends_with(known.file) && function == known.function) return known.what;
+    if (file.ends_with(known.file) && function == known.function) return known.kind;
   return std::nullopt;
 }
 
@@ -163,7 +164,7 @@ class kineto_events final : public json_events_base {
     } else if (e.category == "cpu_op") {
       filler_.operation(time, e.name, e.thread);
     } else if (e.category == "python_function") {
-      if (const auto what = marked_function(e.name)) filler_.function(time, *what);
+      if (const auto kind = marked_function(e.name)) filler_.function(time, *kind);
     } else if (e.category == "kernel" || e.category.starts_with("gpu_mem")) {
       filler_.kernel({time, e.correlation, e.name.starts_with("nccl")});
     } else if ((e.category == "cuda_runtime" || e.category == "cuda_driver") &&

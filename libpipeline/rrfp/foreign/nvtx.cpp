@@ -124,13 +124,13 @@ class process {
     if (open_) filler_.function({begin_, std::max(begin_, time.begin)}, *open_);
     open_ = std::nullopt;
     if (what == received::nothing) return;
-    open_ = what == received::activation ? marked::forward : marked::backward_weight;
+    open_ = what == received::activation ? task_kind::forward : task_kind::backward_weight;
     begin_ = time.end;
     filler_.message({time, false});
   }
 
   rank_trace_filler filler_{trace};
-  std::optional<marked> open_;  ///< the task since the last receive, which ended at `begin_`
+  std::optional<task_kind> open_;  ///< the task since the last receive, which ended at `begin_`
   nanoseconds begin_ = 0;
   std::uint64_t kernels_ = 0;
 };

@@ -19,20 +19,20 @@ std::optional<std::uint32_t> leading_number(std::string_view& text) {
 
 struct action_name {
   std::string_view word;
-  marked what;
+  std::optional<task_kind> kind;  ///< nothing: a message
   bool is_forward;
   bool has_stage = true;  ///< "PP:" and the virtual stage come before it
 };
-constexpr action_name actions[] = {{"RECV_F", marked::receive, true},
-                                   {"RECV_B", marked::receive, false},
-                                   {"SEND_F", marked::send, true},
-                                   {"SEND_B", marked::send, false},
-                                   {"F", marked::forward, true},
-                                   {"B", marked::backward_weight, false},
-                                   {"I", marked::backward, false},
-                                   {"W", marked::weight, false},
-                                   {"Forward ", marked::forward, true, false},
-                                   {"Backward ", marked::backward_weight, false, false}};
+constexpr action_name actions[] = {{"RECV_F", std::nullopt, true},
+                                   {"RECV_B", std::nullopt, false},
+                                   {"SEND_F", std::nullopt, true},
+                                   {"SEND_B", std::nullopt, false},
+                                   {"F", task_kind::forward, true},
+                                   {"B", task_kind::backward_weight, false},
+                                   {"I", task_kind::backward, false},
+                                   {"W", task_kind::weight, false},
+                                   {"Forward ", task_kind::forward, true, false},
+                                   {"Backward ", task_kind::backward_weight, false, false}};
 
 template <class Record>
 void order(std::vector<Record>& list, nanoseconds base) {
@@ -57,7 +57,7 @@ std::optional<marked_range> marked_name(std::string_view name) {
     auto rest = name.substr(action.word.size());
     const auto mb = leading_number(rest);
     if (mb && rest.empty())
-      return marked_range{{}, action.what, action.is_forward, stage.value_or(unnamed), *mb};
+      return marked_range{{}, action.kind, action.is_forward, stage.value_or(unnamed), *mb};
   }
   return std::nullopt;
 }
@@ -88,7 +88,8 @@ void rank_trace_filler::annotation(interval time, std::string_view name) {
   if (name == "gloo:send" || name == "gloo:recv") return message({time, name == "gloo:send"});
   if (name.starts_with("Optimizer.step#")) return push(into_.updates, time.end);
   if (name.starts_with("PP:(")) ++into_.overlapped;
-  if (auto range = marked_name(name)) {
+  // What it sends tells no more than what its neighbour receives.
+  if (auto range = marked_name(name); range && name.find("SEND") == std::string_view::npos) {
     static_cast<interval&>(*range) = time;
     push(into_.named, *range);
   }
@@ -119,8 +120,8 @@ bool rank_trace_filler::operation(interval time, std::string_view name, std::uin
   return true;
 }
 
-void rank_trace_filler::function(interval time, marked what) {
-  push(into_.functions, {time, what});
+void rank_trace_filler::function(interval time, task_kind kind) {
+  push(into_.functions, {time, kind});
 }
 
 void rank_trace_filler::finish(nanoseconds base) {

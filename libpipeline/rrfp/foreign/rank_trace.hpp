@@ -29,14 +29,12 @@ struct interval {
   nanoseconds end = 0;
 };
 
-/// What a named interval of the host is.
-enum class marked : std::uint8_t { forward, backward, weight, backward_weight, receive, send };
-
 /// Its virtual stage or microbatch is not in its name.
 inline constexpr std::uint32_t unnamed = ~std::uint32_t{0};
 
+/// A named interval of the host.
 struct marked_range : interval {
-  marked what = marked::forward;
+  std::optional<task_kind> kind;  ///< nothing: it receives a message
   /// Of a message: of an activation, else of a gradient.
   bool is_forward = true;
   std::uint32_t virtual_stage = unnamed;
@@ -108,7 +106,7 @@ class rank_trace_filler {
   void annotation(interval time, std::string_view name);
   /// Returns whether it is an operator inside no other one.
   bool operation(interval time, std::string_view name, std::uint64_t thread);
-  void function(interval time, marked what);
+  void function(interval time, task_kind kind);
   void kernel(kernel_span span) { push(into_.kernels, span); }
   void launch(kernel_launch launched) { push(into_.launches, launched); }
   void message(message_span span) { push(into_.transfers, span); }

@@ -68,15 +68,14 @@ struct job_files {
 };
 
 /// Adds the tasks of a trace; of each trace only its tasks stay in memory.
-status add_rank(rank_trace trace, std::vector<rank_of_run>& ranks) {
+status add_rank(const rank_trace& trace, std::vector<rank_tasks>& ranks) {
   auto found = find_tasks(trace);
   if (!found) return found.failure();
-  ranks.push_back(
-      {trace.file, trace.rank.value_or(0), std::move(trace.pipeline), *std::move(found)});
+  ranks.push_back(*std::move(found));
   return success();
 }
 
-status add_nvtx(const job_files& files, const std::string& file, std::vector<rank_of_run>& ranks) {
+status add_nvtx(const job_files& files, const std::string& file, std::vector<rank_tasks>& ranks) {
   const auto beside = kernels_beside(file);
   const bool is_there =
       std::find(files.kernels.begin(), files.kernels.end(), beside) != files.kernels.end();
@@ -87,21 +86,21 @@ status add_nvtx(const job_files& files, const std::string& file, std::vector<ran
     if (traces->size() == 1 && !trace.rank && files.ranges.size() > 1)
       return error{file + ": expected the rank in the name of the file (rank3)"};
     if (traces->size() > 1) trace.rank = static_cast<std::uint32_t>(ranks.size());
-    if (auto added = add_rank(std::move(trace), ranks); !added) return added;
+    if (auto added = add_rank(trace, ranks); !added) return added;
   }
   return success();
 }
 
 result<found_run> read_job(const job_files& files) {
   const auto count = files.profiler.size() + files.ranges.size();
-  std::vector<rank_of_run> ranks;
+  std::vector<rank_tasks> ranks;
   for (const auto& file : files.profiler) {
     auto trace = read_kineto(file);
     if (!trace) return trace.failure();
     if (!trace->rank && count > 1)
       return error{file +
                    ": expected the rank in the file (distributedInfo) or in its name (rank3)"};
-    if (auto added = add_rank(*std::move(trace), ranks); !added) return added.failure();
+    if (auto added = add_rank(*trace, ranks); !added) return added.failure();
   }
   for (const auto& file : files.ranges)
     if (auto added = add_nvtx(files, file, ranks); !added) return added.failure();
