@@ -62,33 +62,27 @@ class analysis {
   py::list steps() const {
     py::list rows;
     for (std::size_t i = 0; i < runs_.size(); ++i)
-      for (const auto& s : forecasts_[i].steps) {
-        py::dict row;
-        row["run"] = runs_[i].run.title;
-        row["step"] = s.step.value();
-        row["measured_ms"] = s.measured_ms;
-        row["replayed_ms"] = s.replayed_ms;
-        row["error_percent"] = s.error_percent();
-        rows.append(std::move(row));
-      }
+      for (const auto& s : forecasts_[i].steps)
+        rows.append(py::dict("run"_a = runs_[i].run.title,
+                             "step"_a = s.step.value(),
+                             "measured_ms"_a = s.measured_ms,
+                             "replayed_ms"_a = s.replayed_ms,
+                             "error_percent"_a = s.error_percent()));
     return rows;
   }
 
   py::list forecast() const {
     py::list rows;
     for (std::size_t i = 0; i < runs_.size(); ++i)
-      for (const auto& o : forecasts_[i].outcomes) {
-        py::dict row;
-        row["run"] = runs_[i].run.title;
-        row["policy"] = o.policy;
-        row["mode"] = std::string{name(o.mode)};
-        row["slots"] = o.slots;
-        row["step_ms"] = o.step_ms;
-        row["bubble"] = o.bubble;
-        row["gain_percent"] = forecasts_[i].gain_percent(o);
-        row["assumes_split"] = o.assumes_split;
-        rows.append(std::move(row));
-      }
+      for (const auto& o : forecasts_[i].outcomes)
+        rows.append(py::dict("run"_a = runs_[i].run.title,
+                             "policy"_a = o.policy,
+                             "mode"_a = std::string{name(o.mode)},
+                             "slots"_a = o.slots,
+                             "step_ms"_a = o.step_ms,
+                             "bubble"_a = o.bubble,
+                             "gain_percent"_a = forecasts_[i].gain_percent(o),
+                             "assumes_split"_a = o.assumes_split));
     return rows;
   }
 
@@ -125,17 +119,15 @@ class analysis {
  private:
   template <class Record>
   static py::dict row_of(const foreign::found_run& found, const Record& r, const task& what) {
-    py::dict row;
-    row["run"] = found.run.title;
-    row["step"] = r.step.value();
-    row["replica"] = r.replica.value();
-    row["stage"] = r.stage.value();
-    row["kind"] = std::string{name(what.kind)};
-    row["microbatch"] = what.mb.value();
-    row["chunk"] = what.chunk.value();
-    row["begin_ms"] = milliseconds(r.begin);
-    row["end_ms"] = milliseconds(r.end);
-    return row;
+    return py::dict("run"_a = found.run.title,
+                    "step"_a = r.step.value(),
+                    "replica"_a = r.replica.value(),
+                    "stage"_a = r.stage.value(),
+                    "kind"_a = std::string{name(what.kind)},
+                    "microbatch"_a = what.mb.value(),
+                    "chunk"_a = what.chunk.value(),
+                    "begin_ms"_a = milliseconds(r.begin),
+                    "end_ms"_a = milliseconds(r.end));
   }
 
   std::vector<foreign::found_run> runs_;

@@ -18,6 +18,7 @@
 namespace rrfp::python {
 
 namespace py = pybind11;
+using namespace py::literals;
 
 /// A Python object that any thread may release. After the interpreter has ended it is left alone.
 inline std::shared_ptr<py::object> shared(py::object object) {

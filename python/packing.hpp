@@ -114,12 +114,8 @@ inline void add_packing(py::module_& m) {
       py::arg("image_layers"), py::arg("patches_per_token"));
   m.def("fit_cost", &fit_cost, py::arg("rows"));
   py::class_<workload::block>(m, "Block")
-      .def(py::init([](std::uint32_t hidden, std::uint32_t heads, std::uint32_t kv_heads,
-                       std::uint32_t head_dim, std::uint32_t feed_forward, bool gated, bool causal,
-                       std::uint32_t experts, std::uint32_t experts_per_token) {
-             return workload::block{hidden, heads,  kv_heads, head_dim,         feed_forward,
-                                    gated,  causal, experts,  experts_per_token};
-           }),
+      .def(py::init<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, bool,
+                    bool, std::uint32_t, std::uint32_t>(),
            py::kw_only(), py::arg("hidden"), py::arg("heads"), py::arg("kv_heads"),
            py::arg("head_dim"), py::arg("feed_forward"), py::arg("gated"), py::arg("causal"),
            py::arg("experts"), py::arg("experts_per_token"));

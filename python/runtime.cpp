@@ -63,24 +63,22 @@ class program_job {
         of_stage.append(shape.virtual_stage(stage_id{s}, chunk_id{c}).value());
       parts_of.append(std::move(of_stage));
     }
-    py::dict d;
-    d["device"] = name_of(job_.device.kind);
-    d["gpus"] = job_.cuda.gpus;
-    d["deterministic"] = job_.cuda.deterministic;
-    d["recompute"] = job_.pipeline.recompute;
-    d["parts"] = shape.virtual_stages();
-    d["parts_of"] = std::move(parts_of);
-    d["seed"] = t.seed;
-    d["optimizer"] = t.optimizer == job::optimizer_kind::adamw ? "adamw" : "sgd";
-    d["lr"] = t.lr;
-    d["betas"] = py::make_tuple(t.beta1, t.beta2);
-    d["eps"] = t.epsilon;
-    d["weight_decay"] = t.weight_decay;
-    d["momentum"] = t.momentum;
-    d["loss_scale"] = t.loss_scale;
-    d["loss_scale_interval"] = t.loss_scale_interval;
-    d["may_lack_nodes"] = job_.recovery.may_lack_nodes();
-    return d;
+    return py::dict("device"_a = name_of(job_.device.kind),
+                    "gpus"_a = job_.cuda.gpus,
+                    "deterministic"_a = job_.cuda.deterministic,
+                    "recompute"_a = job_.pipeline.recompute,
+                    "parts"_a = shape.virtual_stages(),
+                    "parts_of"_a = std::move(parts_of),
+                    "seed"_a = t.seed,
+                    "optimizer"_a = t.optimizer == job::optimizer_kind::adamw ? "adamw" : "sgd",
+                    "lr"_a = t.lr,
+                    "betas"_a = py::make_tuple(t.beta1, t.beta2),
+                    "eps"_a = t.epsilon,
+                    "weight_decay"_a = t.weight_decay,
+                    "momentum"_a = t.momentum,
+                    "loss_scale"_a = t.loss_scale,
+                    "loss_scale_interval"_a = t.loss_scale_interval,
+                    "may_lack_nodes"_a = job_.recovery.may_lack_nodes());
   }
 
  private:
@@ -234,18 +232,16 @@ class runtime {
     const auto& s = passed.summary;
     py::list losses;
     for (const auto& l : s.losses) losses.append(l.mean);
-    py::dict d;
-    d["step"] = s.step;
-    d["loss"] = s.loss;
-    d["losses"] = std::move(losses);
-    d["gradient_norm"] = s.gradient_norm;
-    d["is_skipped"] = s.is_skipped;
-    d["lr"] = s.lr;
-    d["count"] = s.tokens;
-    d["ms"] = s.step_ms;
-    d["bubble"] = s.bubble_fraction;
-    d["weight_shares"] = s.weight_shares;
-    return d;
+    return py::dict("step"_a = s.step,
+                    "loss"_a = s.loss,
+                    "losses"_a = std::move(losses),
+                    "gradient_norm"_a = s.gradient_norm,
+                    "is_skipped"_a = s.is_skipped,
+                    "lr"_a = s.lr,
+                    "count"_a = s.tokens,
+                    "ms"_a = s.step_ms,
+                    "bubble"_a = s.bubble_fraction,
+                    "weight_shares"_a = s.weight_shares);
   }
 
   std::uint64_t steps() { return open().steps(); }
@@ -280,11 +276,9 @@ class runtime {
     auto& loop = open();
     const auto summary = value_of(without_gil([&] { return loop.finish(look); }));
     close();
-    py::dict d;
-    d["steps"] = summary.steps;
-    d["loss_first"] = summary.loss_first;
-    d["loss_last"] = summary.loss_last;
-    return d;
+    return py::dict("steps"_a = summary.steps,
+                    "loss_first"_a = summary.loss_first,
+                    "loss_last"_a = summary.loss_last);
   }
   void close(const std::optional<std::string>& why = {}) {
     auto ended = std::move(loop_);

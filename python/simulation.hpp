@@ -30,13 +30,9 @@ struct simulated_run {
 inline result<std::vector<simulated_run>> simulate_job(const std::optional<std::string>& path,
                                                        const std::vector<std::string>& settings,
                                                        std::uint64_t steps) {
-  class recorder final : public simulate::observer {
-   public:
-    explicit recorder(std::vector<simulate::task_span>& tasks) : tasks_(tasks) {}
-    void on_task(const simulate::task_span& t) override { tasks_.push_back(t); }
-
-   private:
-    std::vector<simulate::task_span>& tasks_;
+  struct recorder final : simulate::observer {
+    void on_task(const simulate::task_span& t) override { tasks.push_back(t); }
+    std::vector<simulate::task_span> tasks;
   };
 
   const auto& policies = policies::registry();
@@ -51,12 +47,10 @@ inline result<std::vector<simulated_run>> simulate_job(const std::optional<std::
     if (!dispatch) return dispatch.failure();
     const auto costs = plan::expected_costs(one);
     if (!costs) return costs.failure();
-    simulated_run run{one.name, {}, {}};
-    recorder watcher{run.tasks};
+    recorder watcher;
     auto report = simulate::run(plan::simulation_of(*dispatch, *costs, steps), *costs, &watcher);
     if (!report) return within(one.source, report.failure());
-    run.report = *std::move(report);
-    runs.push_back(std::move(run));
+    runs.push_back({one.name, *std::move(report), std::move(watcher.tasks)});
   }
   return runs;
 }
@@ -65,14 +59,11 @@ inline result<std::vector<simulated_run>> simulate_job(const std::optional<std::
 inline py::dict rows_of(const std::vector<simulated_run>& runs) {
   py::list steps, stages, tasks;
   for (const auto& run : runs) {
-    for (std::size_t i = 0; i < run.report.steps.size(); ++i) {
-      py::dict row;
-      row["run"] = run.name;
-      row["step"] = i + 1;
-      row["ms"] = milliseconds(run.report.steps[i].makespan);
-      row["lower_bound_ms"] = milliseconds(run.report.steps[i].lower_bound);
-      steps.append(std::move(row));
-    }
+    for (std::size_t i = 0; i < run.report.steps.size(); ++i)
+      steps.append(py::dict("run"_a = run.name,
+                            "step"_a = i + 1,
+                            "ms"_a = milliseconds(run.report.steps[i].makespan),
+                            "lower_bound_ms"_a = milliseconds(run.report.steps[i].lower_bound)));
     for (std::size_t s = 0; s < run.report.stages.size(); ++s) {
       const auto& stage = run.report.stages[s];
       py::dict row;
@@ -88,24 +79,19 @@ inline py::dict rows_of(const std::vector<simulated_run>& runs) {
       row["peak_slots"] = stage.memory.slots_peak;
       stages.append(std::move(row));
     }
-    for (const auto& t : run.tasks) {
-      py::dict row;
-      row["run"] = run.name;
-      row["step"] = t.step.value() + 1;
-      row["stage"] = t.stage.value();
-      row["kind"] = std::string{name(t.what.what.kind)};
-      row["microbatch"] = t.what.what.mb.value();
-      row["chunk"] = t.what.what.chunk.value();
-      row["begin_ms"] = milliseconds(t.begin);
-      row["end_ms"] = milliseconds(t.end);
-      tasks.append(std::move(row));
-    }
+    for (const auto& t : run.tasks)
+      tasks.append(py::dict("run"_a = run.name,
+                            "step"_a = t.step.value() + 1,
+                            "stage"_a = t.stage.value(),
+                            "kind"_a = std::string{name(t.what.what.kind)},
+                            "microbatch"_a = t.what.what.mb.value(),
+                            "chunk"_a = t.what.what.chunk.value(),
+                            "begin_ms"_a = milliseconds(t.begin),
+                            "end_ms"_a = milliseconds(t.end)));
   }
-  py::dict all;
-  all["steps"] = std::move(steps);
-  all["stages"] = std::move(stages);
-  all["tasks"] = std::move(tasks);
-  return all;
+  return py::dict("steps"_a = std::move(steps),
+                  "stages"_a = std::move(stages),
+                  "tasks"_a = std::move(tasks));
 }
 
 }  // namespace rrfp::python
