@@ -17,9 +17,18 @@ from ._draws import is_inside
 from ._errors import Error
 from ._model import Model, parts_of, text_of
 from ._rendezvous import AgentStore
-from ._settings import check_flag, check_settings, in_words_of_settings, lines_of, with_whole_tasks
+from ._settings import called, check_flag, check_settings, with_whole_tasks
 from ._settings import text_of as text_of_setting
 from ._timeline import Timeline
+
+
+#: By the key of a job: the argument of Pipeline() that sets it.
+_ARGUMENTS = {
+    "dispatch.policy": "policy",
+    "dispatch.slots": "slots",
+    "pipeline.microbatches": "n_microbatches",
+    "train.seed": "seed",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,16 +177,17 @@ class Pipeline:
             raise ValueError('policy: expected a name with settings["dispatch.mode"] = "in-order"')
         self.last = None  #: StepResult of the last step or evaluation
         say = lambda text: print(text, file=sys.stderr)
-        try:
+
+        def opened(lines):
             self._check_outside()
-            job = _runtime.Job(lines_of(settings), count is not None)
+            job = _runtime.Job(lines, count is not None)
             self._model = Model(part_at, loss_fn, optimizer, autocast, job.values())
             if self._may_move() and loss_fn is None:
                 raise ValueError(f"loss_fn: expected a function in {_whose('last', True)}, got None")
             order = None
             if callable(policy):
                 order = _order_of(policy, self._model.kept, int(settings["pipeline.stages"]))
-            self._pipeline = self._call(
+            return self._call(
                 lambda: _runtime.Runtime(
                     job,
                     self._model.make_rank,
@@ -193,8 +203,8 @@ class Pipeline:
                     has_state=not self._is_emulated,
                 )
             )
-        except Error as e:
-            raise Error(_in_words_of_python(str(e), settings, own), e.kind, e.exit_code) from e.__cause__
+
+        self._pipeline = called(opened, settings, {k: name for k, name in _ARGUMENTS.items() if k in own})
         close_at_exit(self._pipeline)
         if self._model.is_frozen and not self._is_emulated:
             _runtime.tell(on_note or say, "no parameter requires a gradient: training changes nothing")
@@ -559,14 +569,3 @@ def _whole(count):
     if int(count) != count:
         raise ValueError(f"count: expected a whole number of loss terms, got {float(count):g}")
     return int(count)
-
-
-def _in_words_of_python(message, settings, own):
-    """Names the arguments of Pipeline() where the runtime names options and functions of its own."""
-    arguments = {
-        "dispatch.policy": "policy",
-        "dispatch.slots": "slots",
-        "pipeline.microbatches": "n_microbatches",
-        "train.seed": "seed",
-    }
-    return in_words_of_settings(message, settings, {k: v for k, v in arguments.items() if k in own})

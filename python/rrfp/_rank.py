@@ -85,29 +85,11 @@ class Rank:
             found = part.backward(mb, grads, kind == _whole, folds)
             return None if part.is_first else encode_gradients(found, part.before)
 
-    def losses(self):
-        return []
-
-    def take_opened_sum(self):
+    def _nothing(self, *_):
         return None
 
-    def sum_gradients(self, replicas):
-        pass
-
-    def squared_norms(self):
+    def _none(self, *_):
         return []
 
-    def apply(self, scale, lr):
-        pass
-
-    def end_without_update(self):
-        pass
-
-    def values(self):
-        return []
-
-    def names(self):
-        return []
-
-    def snapshot(self, with_copies, is_copied):
-        return []
+    take_opened_sum = sum_gradients = apply = end_without_update = _nothing
+    losses = squared_norms = values = names = snapshot = _none

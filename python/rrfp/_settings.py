@@ -11,10 +11,6 @@ def text_of(value):
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def lines_of(settings):
-    return [f"{key}={text_of(value)}" for key, value in settings.items()]
-
-
 def check_settings(settings):
     if not isinstance(settings, (dict, type(None))):
         raise TypeError(f"settings: expected a dict with keys of a job, got {type(settings).__name__}")
@@ -52,16 +48,15 @@ def with_whole_tasks(settings):
 
 
 def called(function, settings, arguments=None):
-    """Calls a function that gets the settings; its error names them as the program does."""
+    """Calls a function that gets the settings as lines; its error names settings where the runtime names options.
+
+    arguments: by the keys that the program gave by another name, that name.
+    """
     try:
-        return function(lines_of(settings))
+        return function([f"{key}={text_of(value)}" for key, value in settings.items()])
     except Error as e:
-        raise Error(in_words_of_settings(str(e), settings, arguments), e.kind, e.exit_code) from e.__cause__
-
-
-def in_words_of_settings(message, settings, arguments=None):
-    """Names settings where the runtime names options; `arguments`: keys that the program gave by another name."""
-    for key, value in settings.items():
-        name = (arguments or {}).get(key, f'settings["{key}"]')
-        message = message.replace(f"--set {key}={text_of(value)}", name)
-    return message
+        message = str(e)
+        for key, value in settings.items():
+            name = (arguments or {}).get(key, f'settings["{key}"]')
+            message = message.replace(f"--set {key}={text_of(value)}", name)
+        raise Error(message, e.kind, e.exit_code) from e.__cause__

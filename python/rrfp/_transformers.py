@@ -22,6 +22,8 @@ from numbers import Real
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ._backward import leaves_of
+
 
 class Absent(torch.nn.Module):
     """Stands for a module with parameters that belongs to another part."""
@@ -583,7 +585,7 @@ def _probe(model, ids):
         logits = _logits_of(probe(input_ids=ids, use_cache=False))
     if [layer for layer, _ in calls] != list(layers):
         raise _Refused("its layers do not run once each, in their order")
-    leaves = _leaves_behind(logits)
+    leaves = set(leaves_of([logits]))
     if any(output in leaves for _, output in calls[:-1]):
         raise _Refused("it uses the outputs of several layers")
     before, after = {}, []
@@ -610,20 +612,6 @@ def _beside(model, layers):
             if isinstance(inner, (torch.nn.ModuleList, torch.nn.ParameterList)):
                 raise _Refused(f"it has a list of modules besides its layers, '{names[-1]}'")
     return names
-
-
-def _leaves_behind(tensor):
-    """The leaves of the graph of `tensor`."""
-    leaves, seen, open_ = set(), set(), [tensor.grad_fn]
-    while open_:
-        node = open_.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            leaves.add(node.variable)
-        open_.extend(next_node for next_node, _ in node.next_functions)
-    return leaves
 
 
 def _check_shares_nothing(parts):

@@ -1,6 +1,8 @@
 """The agreement domain of a part: the ranks that must run its tasks in one order, because a task of theirs joins a
 collective with a task of this rank."""
 
+import functools
+
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
@@ -57,14 +59,7 @@ def _data_parallel_ranks(module):
 
 def mesh_finder(module):
     """A function that returns the mesh with the given dimension names over which a part's parameters are spread."""
-    known = {}
-
-    def find(names):
-        if names not in known:
-            known[names] = _mesh_with(module, names)
-        return known[names]
-
-    return find
+    return functools.cache(functools.partial(_mesh_with, module))
 
 
 def _mesh_with(module, names):
