@@ -8,7 +8,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <catch2/catch.hpp>
 
-#include <rrfp/torch/graph_leaves.hpp>
+#include <rrfp/torch/graph_split.hpp>
 #include <rrfp/torch/operators.hpp>
 #include <rrfp/torch/stage_compute.hpp>
 #include <rrfp/torch/weight_stash.hpp>

@@ -35,7 +35,14 @@ struct microbatch {
 };
 
 /// The sizes of `mb`.
-microbatch_layout layout_of(const microbatch& mb);
+inline microbatch_layout layout_of(const microbatch& mb) {
+  microbatch_layout layout;
+  layout.lengths = mb.lengths;
+  if (mb.inputs.dim() == 2)
+    layout.lengths.assign(static_cast<std::size_t>(mb.inputs.size(0)), mb.inputs.size(1));
+  for (const auto& image : mb.images) layout.images.push_back({image.size(1), image.size(2)});
+  return layout;
+}
 
 /// All sizes may differ between microbatches.
 class batch_source {

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <rrfp/base/statistics.hpp>
+
 namespace rrfp::compute {
 
 class split_trial {
@@ -36,11 +38,7 @@ class split_trial {
   static constexpr std::size_t samples = warm_up + 3;
 
   std::int64_t median(std::size_t way) const {
-    auto v = times_[way];
-    v.erase(v.begin(), v.begin() + warm_up);
-    const auto middle = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
-    std::nth_element(v.begin(), middle, v.end());
-    return *middle;
+    return lower_median(std::vector(times_[way].begin() + warm_up, times_[way].end()));
   }
 
   bool is_decided_ = false;

@@ -10,7 +10,7 @@
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/torch/stage_compute.hpp>
 
-#include "graph_leaves.hpp"
+#include "graph_split.hpp"
 
 namespace rrfp::compute {
 

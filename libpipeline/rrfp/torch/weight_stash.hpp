@@ -41,7 +41,6 @@ class weight_stash final : public torch::CustomClassHolder {
   slot use(const at::Tensor& weight);
   /// Call between F and B: deferred operators then return the gradient of `weight` to the graph.
   void leave_to_graph(const at::Tensor& weight);
-  const at::Tensor& weight(slot s) const { return slots_[s].weight; }
 
   void set_immediate(bool immediate) { immediate_ = immediate; }
 
