@@ -107,13 +107,10 @@ stage_compute::stage_compute(const stage_compute_config& config,
                              std::shared_ptr<const batch_source> data)
     : config_(config), data_(std::move(data)), scaler_(config.train) {
   for (std::uint32_t c = 0; c < chunks.size(); ++c) {
-    chunk_state state;
-    state.module = std::move(chunks[c]);
-    state.vs = config_.shape.virtual_stage(config_.stage, chunk_id{c});
-    chunks_.push_back(std::move(state));
-  }
-  // With every placement the chunks of a stage are numbered along the model.
-  for (const auto& chunk : chunks_) {
+    auto& chunk = chunks_.emplace_back();
+    chunk.module = std::move(chunks[c]);
+    chunk.vs = config_.shape.virtual_stage(config_.stage, chunk_id{c});
+    // With every placement the chunks of a stage are numbered along the model.
     std::uint32_t index = 0;
     for (const auto& p : chunk.module->parameters())
       parameters_.push_back({p, {chunk.vs.value(), index++, p.part ? rank() : 0}});
@@ -175,7 +172,6 @@ tensor_buffer stage_compute::run(const launch& l, tensor_buffer input) {
   input = {};
   return to_buffer(run(l, std::move(t)));
 }
-void stage_compute::prepare_thread() { prepare_compute_thread(); }
 void stage_compute::fail_input(const std::string& input, const std::string& why) const {
   guarded(compute_fault::library, input, [&] { throw std::runtime_error(why); });
 }

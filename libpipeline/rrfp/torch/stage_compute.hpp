@@ -93,12 +93,10 @@ class stage_compute final : public rank_compute {
       const stage_compute_config& config, std::vector<std::unique_ptr<stage_module>> chunks,
       std::shared_ptr<const batch_source> data);
 
-  /// Call before the first step, after apply() or after abort_step(). Throws compute_error if the
-  /// batch source throws.
+  /// Call before the first step, after apply() or after abort_step().
   void begin_step(step_id step, step_purpose purpose = step_purpose::training,
                   const microbatch_shares& microbatches = {}) override;
-  /// prepare_compute_thread()
-  void prepare_thread() override;
+  void prepare_thread() override { prepare_compute_thread(); }
 
   /// Runs one launch, then folds launch.folds. `input` is the activation for F (undefined on the
   /// first virtual stage, which loads its data) or the output gradient for B and BW (undefined on
@@ -115,32 +113,23 @@ class stage_compute final : public rank_compute {
 
   bool forwards_in_order() const override;
 
-  /// Losses of the microbatches of this step whose F on the last virtual stage is done, in the
-  /// order of their numbers. Empty on other stages. Valid until the next begin_step. Throws
-  /// compute_error if a loss that was still on the device is not finite.
+  /// Of the microbatches whose F is done. Throws compute_error if a loss that was still on the
+  /// device is not finite.
   std::vector<microbatch_loss> losses() const override;
 
   std::optional<tensor_buffer> take_opened_sum() override;
   void join_opened_sum(const tensor_buffer& sum) override;
-  /// Copies of tied parameters included. Call after every microbatch is folded and before the tie
-  /// is joined, on all replicas. Throws group_error.
+  /// Copies of tied parameters included. Throws group_error.
   void sum_gradients(rank_group& replicas) override;
 
-  /// The gradient of this stage's side of the tied parameter if the other side is on another stage;
-  /// the caller sends it to the same rank there. Nullopt if no tie spans two stages; of the shape
-  /// {0} if the parameter has no gradient. Call after every microbatch is folded.
   std::optional<tensor_buffer> tied_gradient() const override;
-  /// Which side that is.
   tie tied_side() const override;
-  /// Adds `partner`, the tied_gradient() of the other side.
   void join_tied(const tensor_buffer& partner) override;
 
-  /// One entry for each parameter that this rank reports, without frozen ones and copies, in model
-  /// order, computed in double. Call after every microbatch is folded and the tie is joined.
+  /// Of the parameters that have a gradient, without copies, in model order; computed in double.
   std::vector<parameter_norm> squared_norms() override;
 
-  /// Ends the step: scales the gradients (unless `scale` is 1), takes an optimizer step with
-  /// learning rate `lr` and frees the gradients. Throws compute_error.
+  /// Also frees the gradients. Throws compute_error.
   void apply(double scale, double lr) override;
 
   void end_without_update() override;
@@ -148,7 +137,7 @@ class stage_compute final : public rank_compute {
   /// Abandons the step: frees saved activations and gradients; the weights stay unchanged.
   void abort_step();
 
-  /// One entry for each parameter that this rank reports, without copies, in model order.
+  /// Of the parameters that this rank reports, without copies, in model order.
   std::vector<parameter_hash> hashes() const override;
   /// The parameters of this rank, replicated ones included, without copies, in model order. They
   /// share memory with the model.
