@@ -7,6 +7,7 @@
 #include <rrfp/job/model_rules.hpp>
 #include <rrfp/torch/model.hpp>
 
+#include "loaded_microbatch.hpp"
 #include "pipeline.hpp"
 #include "plain_loop.hpp"
 #include "small_model.hpp"

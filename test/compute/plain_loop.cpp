@@ -1,5 +1,7 @@
 #include "plain_loop.hpp"
 
+#include "loaded_microbatch.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <memory>

@@ -17,6 +17,7 @@
 #include <rrfp/torch/pretrained.hpp>
 
 #include "../support/program.hpp"
+#include "loaded_microbatch.hpp"
 #include "pipeline.hpp"
 #include "ranks.hpp"
 

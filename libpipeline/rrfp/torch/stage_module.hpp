@@ -54,20 +54,6 @@ class microbatch_view {
   virtual const microbatch_layout& layout() = 0;
 };
 
-/// A view of a loaded microbatch, for training loops without the runtime.
-class loaded_microbatch final : public microbatch_view {
- public:
-  explicit loaded_microbatch(microbatch mb) : mb_(std::move(mb)), layout_(layout_of(mb_)) {}
-
-  const microbatch& whole() override { return mb_; }
-  const microbatch& text() override { return mb_; }
-  const microbatch_layout& layout() override { return layout_; }
-
- private:
-  microbatch mb_;
-  microbatch_layout layout_;
-};
-
 struct forward_input {
   /// The microbatch's inputs on the first virtual stage; elsewhere the output of the previous
   /// chunk.
