@@ -1,6 +1,8 @@
 /// The values of valid jobs.
 #include <catch2/catch.hpp>
 
+#include <rrfp/job/schema.hpp>
+
 #include "job_texts.hpp"
 
 namespace rrfp::testing {

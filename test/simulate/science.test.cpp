@@ -30,7 +30,7 @@ double total_ms(const plan& p, const weather::conditions& jitter) {
     options.jitter = jitter;
     options.jitter.seed = seed;
     const double chunk_ms = 1.0 / p.shape.chunks;
-    options.durations = {{chunk_ms, chunk_ms, chunk_ms, {}}};
+    options.durations = {{chunk_ms, chunk_ms, chunk_ms}};
     total += static_cast<double>(run_well(p, stage_costs(p.shape, options)).makespan) / 1e6;
   }
   return total;

@@ -25,7 +25,7 @@ sample_or<json> read_object(std::string_view line) {
                     std::string{"expected a JSON object, got a JSON "} + value.type_name()};
 }
 
-sample_or<std::string> text_of(json& object, const std::string& key) {
+sample_or<std::string> text_at(json& object, const std::string& key) {
   const auto found = object.find(key);
   if (found == object.end()) return wrong_key(key, "a string", "an object without that key");
   if (!found->is_string()) return wrong_key(key, "a string", found->type_name());
@@ -60,7 +60,7 @@ sample_or<std::vector<std::string>> images_of(json& object) {
 sample_or<std::string> read_document(std::string_view line, const std::string& text_key) {
   auto object = read_object(line);
   if (const auto* bad = fault_of(object)) return *bad;
-  return text_of(std::get<json>(object), text_key);
+  return text_at(std::get<json>(object), text_key);
 }
 
 sample_or<captioned_images> read_captioned(std::string_view line, const std::string& text_key) {
@@ -68,7 +68,7 @@ sample_or<captioned_images> read_captioned(std::string_view line, const std::str
   if (const auto* bad = fault_of(object)) return *bad;
   auto images = images_of(std::get<json>(object));
   if (const auto* bad = fault_of(images)) return *bad;
-  auto text = text_of(std::get<json>(object), text_key);
+  auto text = text_at(std::get<json>(object), text_key);
   if (const auto* bad = fault_of(text)) return *bad;
   return captioned_images{std::get<0>(std::move(text)), std::get<0>(std::move(images))};
 }

@@ -15,14 +15,14 @@ namespace {
 constexpr std::size_t processes_max = 64;
 
 using row = std::array<std::string_view, 5>;  ///< names of columns, or their cells
-using layout = std::array<std::size_t, 5>;
+using places = std::array<std::size_t, 5>;    ///< of the columns
 
 constexpr row range_columns{"Start (ns)", "End (ns)", "Name", "PID", "TID"};
 constexpr row kernel_columns{"API Start (ns)", "Kernel Start (ns)", "Kernel Dur (ns)",
                              "Kernel Name", "PID"};
 
-std::optional<layout> layout_of(const csv_cells& cells, const row& names) {
-  layout found{};
+std::optional<places> places_of(const csv_cells& cells, const row& names) {
+  places found{};
   for (std::size_t c = 0; c < names.size(); ++c) {
     const auto cell = std::find(cells.begin(), cells.end(), names[c]);
     if (cell == cells.end()) return std::nullopt;
@@ -39,13 +39,13 @@ class table_reader : public csv_table {
   template <class Take>
   status read_rows(const Take& take) {
     const auto take_row = [&](std::string_view, const csv_cells& cells) -> status {
-      if (!layout_) {
-        layout_ = layout_of(cells, names_);
+      if (!places_) {
+        places_ = places_of(cells, names_);
         return success();
       }
       row found;
       for (std::size_t c = 0; c < found.size(); ++c)
-        found[c] = (*layout_)[c] < cells.size() ? cells[(*layout_)[c]] : std::string_view{};
+        found[c] = (*places_)[c] < cells.size() ? cells[(*places_)[c]] : std::string_view{};
       return take(found);
     };
     return read("a table of nsys stats", take_row);
@@ -62,7 +62,7 @@ class table_reader : public csv_table {
 
  private:
   const row& names_;
-  std::optional<layout> layout_;
+  std::optional<places> places_;
 };
 
 /// What a message of Megatron-Core receives, so what runs after it.
@@ -173,8 +173,8 @@ std::optional<nsys_table> nsys_table_in(std::string_view head) {
   while (!head.empty()) {
     const auto line = head.substr(0, head.find('\n'));
     const auto cells = cells_of(line);
-    if (layout_of(cells, range_columns)) return nsys_table::ranges;
-    if (layout_of(cells, kernel_columns)) return nsys_table::kernels;
+    if (places_of(cells, range_columns)) return nsys_table::ranges;
+    if (places_of(cells, kernel_columns)) return nsys_table::kernels;
     if (line.find("(ns),") != std::string_view::npos) return nsys_table::other;
     head.remove_prefix(std::min(line.size() + 1, head.size()));
   }
