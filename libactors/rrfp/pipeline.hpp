@@ -37,10 +37,9 @@
 /// the pipeline has ended, and every further call returns the same error. A batch that is refused
 /// before anything runs (too few rows, a wrong number of microbatches, no targets, a count of 0)
 /// changes nothing; with several processes all must pass a valid batch. If a process passes its
-/// batch more than run.hang_timeout_s after the others, training ends on all. A process waits for
-/// node 0 to begin a step as long as node 0 lives. An exception of a user function becomes an error
-/// that names the function; so does a user policy that breaks the rules of its interface
-/// (rrfp/core/policy.hpp).
+/// batch more than run.hang_timeout_s after the others, training ends on all. An exception of a
+/// user function becomes an error that names the function; so does a user policy that breaks the
+/// rules of its interface (rrfp/core/policy.hpp).
 ///
 /// If no task finishes for run.hang_timeout_s, for example because a module never returns, step()
 /// and eval() return an error with the cause, and on_report gets the hang report. The thread of a

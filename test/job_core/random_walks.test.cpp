@@ -87,7 +87,9 @@ job_event::any any_event(random_source& random, const job_core_options& o) {
     case 18:
       if (below(random, 50) > 0) return job_event::report_requested{"test"};
       return job_event::suspected{{"x", error_kind::node_lost}};
-    case 19: return job_event::progress_reported{any_stage(random, o)};
+    case 19:
+      if (below(random, 4) == 0) return job_event::batch_given{any_step(random, o)};
+      return job_event::progress_reported{any_stage(random, o)};
     case 20: return job_event::state_restored{};
     case 21:
     case 22: return job_event::copy_held{step, failure};

@@ -108,6 +108,7 @@ job_event::any event_of(const std::string& kind, words& w) {
     return timer_fired{which, w.more() ? w.number() : 0};
   }
   if (kind == "demanded") return demanded{w.one_of<job_demand>(demands)};
+  if (kind == "batch_given") return batch_given{step_of(w)};
   if (kind == "snapshot_taken") return snapshot_taken{w.number()};
   if (kind == "snapshot_written") {
     const auto step = w.number();

@@ -1,7 +1,7 @@
 """One process of test_processes.py. With "cases" it trains all of cases.py and saves what comes out; with "kill"
 process 1 ends in the middle of a training; with "rows" it has a target of other rows than the inputs, with "counts"
-other microbatches; with "late" it calls step() after the others have given up; with "names" both have the same;
-with "updates" it makes no update; with "kinds" it evaluates instead."""
+other microbatches; with "late" it calls step() after the others have given up, with "first" process 0 does; with "names"
+both have the same; with "updates" it makes no update; with "kinds" it evaluates instead."""
 
 import os
 import signal
@@ -19,7 +19,8 @@ if what == "cases":
 
     torch.save({name: train(case, rank) for name, case in CASES.items()}, f"{folder}/{rank}.pt")
 else:
-    settings = {"run.hang_timeout_s": 2} if what == "late" else {}
+    late = {"first": 0, "late": 1}.get(what)
+    settings = {} if late is None else {"run.hang_timeout_s": 2}
     part = mlp(2)[rank]
     if what == "names":
         part.name_of_parameter = lambda name: "a." + name
@@ -30,7 +31,7 @@ else:
             x, y = rows(step)
             if what == "rows" and step == 1:
                 y = y[:7]
-            if what == "late" and rank == 1 and step == 1:
+            if rank == late and step == 1:
                 time.sleep(6)
             if rank == 1 and step == 2:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -156,6 +156,12 @@ def test_a_process_that_does_not_call_step_is_the_cause_of_a_hang(tmp_path):
     assert "stage 1: step 2: waits for its program, which has not given the batch\n" in errors[0], errors
 
 
+def test_so_is_a_leading_process_that_does_not_begin_a_step(tmp_path):
+    codes, errors = ends_of_two(tmp_path, "first")
+    assert codes == [1, 1], errors
+    assert all("cause: the leading process has not begun step 2, for which others wait" in e for e in errors), errors
+
+
 def test_ctrl_c_ends_the_wait_for_other_processes():
     program = (
         "import os, signal, threading, rrfp\n"

@@ -111,6 +111,12 @@ class open_session final : public session {
       early_demands_.push_back({wanted, std::move(microbatches)});
   }
 
+  void give_batch(step_id step) override {
+    const std::lock_guard lock{mutex_};
+    given_ = step;
+    if (to_interrupt_) post(to_interrupt_, batch_given{step});
+  }
+
   status for_each_rank(const rank_work& work, std::chrono::milliseconds limit) override {
     std::vector<std::future<void>> all;
     {
@@ -347,6 +353,7 @@ class open_session final : public session {
     if (interrupts_ > 0) post(for_job, interrupted{interrupts_ > 1});
     if (abandoned_) post(for_job, failed{*abandoned_});
     if (drains_) post(for_job, drain_asked{node()});
+    if (given_) post(for_job, batch_given{*given_});
     for (const auto& m : std::exchange(early_demands_, {})) post(for_job, m);
   }
 
@@ -364,6 +371,7 @@ class open_session final : public session {
   int interrupts_ = 0;
   std::optional<error> abandoned_;
   bool drains_ = false;
+  std::optional<step_id> given_;         ///< the last step whose batch this process has given
   std::vector<demanded> early_demands_;  ///< received before the job actor existed
 };
 

@@ -274,6 +274,9 @@ class session {
   /// gradients wait. Thread-safe; also before run(). `microbatches`: those of the step; empty:
   /// those of the shape, on each replica.
   virtual void demand(job_demand wanted, microbatch_counts microbatches = {}) = 0;
+  /// On other nodes: this process waits for the leader to demand the step, which is a hang if it
+  /// takes longer than hang_timeout_s.
+  virtual void give_batch(step_id step) = 0;
 };
 
 }  // namespace rrfp::actors

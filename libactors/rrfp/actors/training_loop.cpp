@@ -21,6 +21,19 @@ std::chrono::milliseconds patience_of(const job::job& j) {
   return std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1e3)};
 }
 
+namespace {
+
+job_demand demand_for(step_purpose purpose) {
+  switch (purpose) {
+    case step_purpose::training: return job_demand::train;
+    case step_purpose::accumulation: return job_demand::accumulate;
+    case step_purpose::evaluation: break;
+  }
+  return job_demand::evaluate;
+}
+
+}  // namespace
+
 void training_loop::interrupt() {
   const std::lock_guard lock{mutex_};
   if (session_ != nullptr) session_->interrupt();
@@ -119,11 +132,13 @@ result<passed_step> training_loop::pass(step_purpose purpose, microbatch_counts 
   }
   notify();
   if (caller_) caller_->want(id);
-  if (leads() && !is_over())
-    member_->session().demand(!trains                             ? job_demand::evaluate
-                              : purpose == step_purpose::training ? job_demand::train
-                                                                  : job_demand::accumulate,
-                              std::move(microbatches));
+  if (!is_over()) {
+    auto& session = member_->session();
+    if (leads())
+      session.demand(demand_for(purpose), std::move(microbatches));
+    else
+      session.give_batch(id);
+  }
   // The step as another process may have meant it: with an update, or without.
   const auto other =
       purpose == step_purpose::training ? step_purpose::accumulation : step_purpose::training;

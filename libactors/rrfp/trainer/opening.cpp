@@ -86,7 +86,10 @@ result<actors::session_setup> pipeline::impl::make_setup() {
   if (options_.make_compute) {
     setup.make_compute = [make = named("make_compute", options_.make_compute)](
                              const auto&, const actors::rank_place& place) {
-      return make(place.address);
+      auto compute = make(place.address);
+      if (compute) return compute;
+      return decltype(compute){
+          within(fmt::format("stage {}", place.address.stage.value()), compute.failure())};
     };
   } else {
     actors::torch_model model;

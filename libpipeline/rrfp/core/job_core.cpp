@@ -39,8 +39,9 @@ std::vector<job_action::any> job_core::on(const job_event::any& e, std::int64_t 
 bool job_core::expects(const job_event::any& e) const {
   using namespace job_event;
   if (phase_ == job_phase::ended) return false;
-  if (is<demanded, snapshot_taken, snapshot_written, save_ended, copy_held, interrupted,
-         drain_asked, node_waits, failed, suspected, timer_fired, progress_reported>(e))
+  if (is<demanded, batch_given, snapshot_taken, snapshot_written, save_ended, copy_held,
+         interrupted, drain_asked, node_waits, failed, suspected, timer_fired, progress_reported>(
+          e))
     return true;
   if (is<tick, report_requested>(e))
     return phase_ != job_phase::created && phase_ != job_phase::reporting_hang;
@@ -95,6 +96,17 @@ job_phase job_core::begin_next_step() {
 job_phase job_core::after(const job_event::demanded& e) {
   demands_.push_back(e);
   return phase_ == job_phase::idle ? serve_next_demand() : phase_;
+}
+
+job_phase job_core::after(const job_event::batch_given& e) {
+  given_ = e.step;
+  return phase_;
+}
+
+bool job_core::is_demand_late() const {
+  const auto evaluation = step_id{first_evaluation + evaluations_};
+  return phase_ == job_phase::idle && demands_.empty() &&
+         (given_ == step_id{steps_done()} || given_ == evaluation);
 }
 
 job_phase job_core::serve_next_demand() {
@@ -313,11 +325,16 @@ job_phase job_core::after(const job_event::tick& e) {
     if (next == job_phase::ended) return next;
   }
   // Not a hang: saves and copies have limits of their own (time_max), and demands may come late.
+  const auto is_late = is_demand_late();
   if (next == job_phase::waiting_to_save || next == job_phase::finishing_save ||
-      next == job_phase::handing_over || next == job_phase::idle)
+      next == job_phase::handing_over || (next == job_phase::idle && !is_late))
     note_progress();
   if (options_.hang_timeout_s > 0 && seconds(silence_) > options_.hang_timeout_s) {
-    inquire(silence_, {}, true);
+    inquire(silence_,
+            is_late ? "the leading process has not begun " + to_string(*given_) +
+                          ", for which others wait"
+                    : std::string{},
+            true);
     return job_phase::reporting_hang;
   }
   set_timer(job_timer::watch, watch_ms);

@@ -156,6 +156,7 @@ class job_core {
   job_phase after(const job_event::save_ended& e);
   job_phase after(const job_event::copy_held& e);
   job_phase after(const job_event::interrupted& e);
+  job_phase after(const job_event::batch_given& e);
   job_phase after(const job_event::drain_asked& e);
   job_phase after(const job_event::node_waits& e);
   job_phase after(const job_event::failed& e);
@@ -179,6 +180,8 @@ class job_core {
   job_phase continue_after_copies(job_phase phase);
   /// The next demand changes the state, of which there is no copy yet.
   bool waits_for_first_copies() const;
+  /// Other processes wait for the leader's next demand.
+  bool is_demand_late() const;
   job_phase end_save(std::string failure, bool overdue = false);
   job_phase hash_weights();
   /// Ends an interrupted run whose complete steps are all saved or being saved; or one that a node
@@ -226,8 +229,9 @@ class job_core {
   std::set<rank_key> hashed_;
 
   std::deque<job_event::demanded> demands_;
-  bool finishing_ = false;  ///< the last demand was to finish
-  bool leaving_ = false;    ///< the run ends after the step and its save
+  std::optional<step_id> given_;  ///< the last step for which another process has waited
+  bool finishing_ = false;        ///< the last demand was to finish
+  bool leaving_ = false;          ///< the run ends after the step and its save
 
   std::vector<node_id> drains_asked_;  ///< in order
   std::optional<node_id> drained_;     ///< leaves, or joins, after the next training step

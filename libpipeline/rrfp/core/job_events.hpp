@@ -115,6 +115,10 @@ struct demanded {
   job_demand wanted = job_demand::train;
   microbatch_counts microbatches = {};  ///< of a step; empty: the driver decides
 };
+/// A process other than the leader waits for the leader's program to demand this step.
+struct batch_given {
+  step_id step;
+};
 /// `step` of the events of a save: complete steps. Ranks are counted here, too.
 struct snapshot_taken {
   std::uint64_t step = 0;
@@ -163,9 +167,9 @@ struct progress_reported {
 
 using any =
     std::variant<start, state_restored, stage_ended, added_up, update_applied, save_opened,
-                 weights_reported, weights_agree, tick, timer_fired, demanded, snapshot_taken,
-                 snapshot_written, save_ended, copy_held, interrupted, drain_asked, node_waits,
-                 failed, suspected, report_requested, progress_reported>;
+                 weights_reported, weights_agree, tick, timer_fired, demanded, batch_given,
+                 snapshot_taken, snapshot_written, save_ended, copy_held, interrupted, drain_asked,
+                 node_waits, failed, suspected, report_requested, progress_reported>;
 
 }  // namespace job_event
 
@@ -236,7 +240,7 @@ struct compare_weights {};
 struct ask_progress {
   std::uint64_t number = 0;
   std::int64_t silence = 0;  ///< of the hang, in nanoseconds; 0: a report was requested
-  std::string why;           ///< of the request
+  std::string why;  ///< of the request, or the cause of the hang, if the stages do not know it
 };
 /// Derive the causes from what the stages have answered so far, and let the nodes write reports.
 struct write_reports {

@@ -38,6 +38,7 @@ namespace rrfp::job_event {
 
 auto fields(auto f, state_restored&) { return f(); }
 auto fields(auto f, update_applied& x) { return f(x.step); }
+auto fields(auto f, batch_given& x) { return f(x.step); }
 auto fields(auto f, copy_held& x) { return f(x.step, x.failure); }
 auto fields(auto f, report_requested& x) { return f(x.why); }
 auto fields(auto f, failed& x) { return f(x.why.message, x.why.kind); }

@@ -14,9 +14,9 @@
 ///                               snapshot_taken, snapshot_written, stage_weights, stage_progress
 ///   node -> job                 copies_arrive
 ///   any actor -> job            copy_held, failed, suspected, interrupted, drain_asked,
-///                               report_requested
+///                               batch_given, report_requested
 ///   process -> job or node      start, node_lost, suspected, node_waits, interrupted, drain_asked,
-///                               demanded, report_requested
+///                               demanded, batch_given, report_requested
 ///   node -> stage or rank       stage_ranks, stop
 ///   job, stage, node -> itself  save_ended, timer_fired; decide_now; report_due
 ///
@@ -47,6 +47,7 @@ using job_action::copy_state;
 using job_action::report_weights;
 using job_action::restore_state;
 using job_action::take_snapshot;
+using job_event::batch_given;
 using job_event::copy_held;
 using job_event::drain_asked;
 using job_event::failed;
@@ -272,7 +273,7 @@ auto fields(auto f, job_ended& x) {
   X(copy_held) X(copy_offered) X(fetch_copy) X(copies_arrive) X(keep_copies)               \
   X(report_weights) X(stage_weights)                                                       \
   X(report_progress) X(stage_progress) X(report_requested) X(write_report) X(failed)       \
-  X(interrupted) X(drain_asked) X(job_ended) X(suspected)
+  X(interrupted) X(drain_asked) X(batch_given) X(job_ended) X(suspected)
 /// The messages that stay on their node.
 #define RRFP_LOCAL_MESSAGES(X)                                                             \
   X(start) X(stage_ranks) X(decide_now) X(node_lost) X(node_waits) X(demanded)             \

@@ -113,6 +113,7 @@ caf::behavior job_actor::make_behavior() {
       [this](const drain_asked& m) { feed(m); },
       [this](const node_waits& m) { feed(m); },
       [this](demanded& m) { feed(std::move(m)); },
+      [this](const batch_given& m) { feed(m); },
       [this](report_requested& m) { feed(std::move(m)); },
       [this](const timer_fired& m) { on_timer_fired(m); },
   };
@@ -354,14 +355,19 @@ void job_actor::carry_out(const job_action::drop_copies& a) {
 
 void job_actor::carry_out(const job_action::ask_progress& a) {
   inquiry_ = inquiry{};
-  inquiry_->why =
-      a.silence > 0 ? fmt::format("no task finished for {:.1f} s", seconds(a.silence)) : a.why;
+  inquiry_->why = a.why;
+  if (a.silence > 0) {
+    inquiry_->why = fmt::format("no task finished for {:.1f} s", seconds(a.silence));
+    if (!a.why.empty()) inquiry_->causes.push_back(a.why);
+  }
   send_to_stages(report_progress{});
 }
 
 void job_actor::carry_out(const job_action::write_reports& a) {
   auto asked = *std::exchange(inquiry_, std::nullopt);
-  const auto causes = causes_of({setup_.shape, setup_.ranks, setup_.replicas}, asked.states);
+  auto causes = std::move(asked.causes);
+  std::ranges::move(causes_of({setup_.shape, setup_.ranks, setup_.replicas}, asked.states),
+                    std::back_inserter(causes));
   for (const auto& [n, node] : nodes_) post(node, write_report{asked.why, causes});
   if (!a.hang) return;
   std::sort(asked.texts.begin(), asked.texts.end());

@@ -116,6 +116,7 @@ class job_actor : public actor_base {
   /// What the stages wait for; nothing: they have not been asked.
   struct inquiry {
     std::string why;
+    std::vector<std::string> causes;
     std::vector<std::string> texts;
     std::vector<stage_state> states;
   };

@@ -61,6 +61,7 @@ caf::behavior node_actor::make_behavior() {
       [this](const interrupted& m) { post(job_, m); },
       [this](const failed& m) { post(job_, m); },
       [this](const drain_asked& m) { post(job_, m); },
+      [this](const batch_given& m) { post(job_, m); },
       [this](const node_lost& m) {
         // The job may not have noticed: only these two nodes may have lost each other.
         post(job_, failed{{m.message, error_kind::node_lost}});
