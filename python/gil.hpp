@@ -111,6 +111,12 @@ inline const char* name_of(error_kind kind) {
   throw py::error_already_set();
 }
 
+/// For work without the GIL that takes long: throws KeyboardInterrupt.
+inline void check_signals() {
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
 template <class Work>
 auto without_gil(Work work) {
   const py::gil_scoped_release no_gil;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,8 +32,18 @@ inline result<std::vector<simulated_run>> simulate_job(const std::optional<std::
                                                        const std::vector<std::string>& settings,
                                                        std::uint64_t steps) {
   struct recorder final : simulate::observer {
-    void on_task(const simulate::task_span& t) override { tasks.push_back(t); }
+    void on_task(const simulate::task_span& t) override {
+      tasks.push_back(t);
+      if (tasks.size() % 65536 != 0) return;
+      try {
+        check_signals();
+      } catch (...) {
+        interrupt = std::current_exception();
+        throw;
+      }
+    }
     std::vector<simulate::task_span> tasks;
+    std::exception_ptr interrupt;  // of the program
   };
 
   const auto& policies = policies::registry();
@@ -49,6 +60,7 @@ inline result<std::vector<simulated_run>> simulate_job(const std::optional<std::
     if (!costs) return costs.failure();
     recorder watcher;
     auto report = simulate::run(plan::simulation_of(*dispatch, *costs, steps), *costs, &watcher);
+    if (watcher.interrupt) std::rethrow_exception(watcher.interrupt);
     if (!report) return within(one.source, report.failure());
     runs.push_back({one.name, *std::move(report), std::move(watcher.tasks)});
   }

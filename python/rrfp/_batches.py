@@ -69,9 +69,7 @@ class Batch:
                 raise ValueError(f"{name}: expected {n} microbatches, got {len(values)}")
             all_mbs.append(values)
         args = [a if isinstance(a, tuple) else (a,) for a in all_mbs[0]]
-        for at, kwargs in enumerate(all_mbs[1]):
-            if not isinstance(kwargs, dict):
-                raise TypeError(f"kwarg_mbs[{at}]: expected a dict, got {type(kwargs).__name__}")
+        check_dicts(all_mbs[1])
         return Batch(args, *all_mbs[1:])
 
     def admit_by(self, costs):
@@ -113,6 +111,12 @@ class Batch:
         if not outputs:
             return None
         return merged(outputs, spec, [_rows_of(self.targets[i]) for i in sorted(self.outputs)])
+
+
+def check_dicts(kwarg_mbs):
+    for at, kwargs in enumerate(kwarg_mbs):
+        if not isinstance(kwargs, dict):
+            raise TypeError(f"kwarg_mbs[{at}]: expected a dict, got {type(kwargs).__name__}")
 
 
 def ordered_as(spec, kwargs):

@@ -49,6 +49,12 @@ class Optimizer:
         """(parameter, name, tensor) of each state, and of the numbers of its group."""
         yield from self._group_numbers()
         known = getattr(self.made, "state", {})
+        other = [key for key in known if not isinstance(key, torch.Tensor)]
+        if other:
+            raise TypeError(
+                f"the state of the optimizer {type(self.made).__name__}: expected one by parameter, got the key "
+                f"{other[0]!r}; save its state_dict() yourself"
+            )
         for parameter in self.parameters():
             for name, value in known[parameter].items() if parameter in known else ():
                 if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):

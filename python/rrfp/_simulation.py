@@ -31,7 +31,7 @@ def simulate(job=None, *, settings=None, steps=1):
     example {"pipeline.stages": 8, "pipeline.microbatches": 32, "dispatch.policy": "bfw", "jitter.compute": "lognormal"}.
     """
     path = None if job is None else os.fspath(job)
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps: expected an integer >= 1, got {steps!r}")
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 1_000_000:
+        raise ValueError(f"steps: expected an integer from 1 to 1000000, got {steps!r}")
     check_settings(settings)
     return Simulation(**called(lambda lines: _runtime.simulate(path, lines, steps), settings or {}))

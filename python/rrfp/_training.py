@@ -29,6 +29,7 @@ class TrainingRank(Rank):
         self.group = group
         self._device = device
         self._scale = LossScale(model.job)
+        self._seen = set()  # the ids of all parameters that it has had
         self._find_parameters()
         #: Which sides of a tie are here; frozen ones have no part in it.
         self._ties = {side for p, _, side, _ in self._parameters if side != _none and p.requires_grad}
@@ -61,6 +62,7 @@ class TrainingRank(Rank):
                     raise ValueError("pipeline.tp: expected parameters with a dimension, got a scalar")
                 at = (part.index, index, 0 if self.group is None else self.group.rank)
                 self._parameters.append((value, name, side, at))
+        self._seen.update(id(value) for value, *_ in self._parameters)
 
     # ---- a step
 
@@ -224,6 +226,11 @@ class TrainingRank(Rank):
         own = {id(p): (name, side) for p, name, side, _ in self._parameters}
         for p, state, value in self._optimizer.state():
             name, side = own.get(id(p), (None, _none))  # None: the part has it no more
+            if id(p) not in self._seen:
+                raise TypeError(
+                    f"the state of the optimizer: expected one of the parameters of a part, got that of another tensor "
+                    f"{list(p.shape)}; save its state_dict() yourself"
+                )
             if name is None or side == _copy and not with_copies:
                 continue
             if "." in state:

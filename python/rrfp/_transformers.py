@@ -117,11 +117,27 @@ class TransformerPart(torch.nn.Module):
     def forward(self, hidden, attention_mask=None, position_ids=None):
         return self._run(hidden, attention_mask, position_ids, {})
 
+    def _check_checkpoints(self, layers, hidden):
+        """A reentrant checkpoint trains nothing if its input requires no gradient."""
+        if not any(_has_reentrant_checkpoints(layer) for layer in layers):
+            return
+        before = (self.model.get_submodule(name) for name in self.anatomy.before if self.is_first)
+        trains = hidden.requires_grad or any(p.requires_grad for m in before for p in m.parameters())
+        if not trains and any(p.requires_grad for layer in layers for p in layer.parameters()):
+            raise TypeError(
+                "reentrant checkpoints train no layer behind a frozen embedding: expected "
+                'gradient_checkpointing_kwargs={"use_reentrant": False}'
+            )
+
     def _run(self, hidden, attention_mask, position_ids, inputs):
+        if self._load is not None:
+            raise RuntimeError("this part has no weights yet: expected a call of its load()")
         config = self.model.config.get_text_config(decoder=True)
         if getattr(config, "output_router_logits", False):
             raise TypeError(_refusal(self.model, _ROUTER_LOSS))
         layers = self.model.get_submodule(self.anatomy.layers)
+        if torch.is_grad_enabled():
+            self._check_checkpoints([layers[i] for i in range(self.first, self.end)], hidden)
         travels = {"attention_mask": attention_mask, "position_ids": position_ids}
         kwargs = {name: value for name, value in (travels | inputs).items() if value is not None}
         if self.is_first:
@@ -241,11 +257,14 @@ def from_pretrained(name, stages, costs=None, dtype=torch.float32):
     """
     import transformers
 
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype: expected a torch.dtype, got {dtype!r}")
     if os.path.isabs(name) and not os.path.isfile(os.path.join(name, "config.json")):
         raise FileNotFoundError(f"{name}: expected a folder with config.json")
     config = transformers.AutoConfig.from_pretrained(name)
     is_text = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
-    if config.is_encoder_decoder and not is_text:
+    is_decoder = is_text and any(name.endswith("ForCausalLM") for name in config.architectures or ())
+    if config.is_encoder_decoder and not is_decoder:
         raise TypeError(f"from_pretrained: {config.model_type} cannot be cut: {_ENCODER_DECODER}")
     kind = transformers.AutoModelForCausalLM if is_text else transformers.AutoModelForImageTextToText
     with _parameters_without_memory():
@@ -285,7 +304,7 @@ def measure_layers(model, ids, repetitions=5):
 
 
 #: Arguments that act in the decoder or after it, for which the first part alone would take them.
-_OF_DECODERS = {"inputs_embeds", "past_key_values", "use_cache", "cache_position", "labels", "logits_to_keep"}
+_OF_DECODERS = {"inputs_embeds", "past_key_values", "cache", "use_cache", "cache_position", "labels", "logits_to_keep"}
 _OF_DECODERS |= {"output_attentions", "output_hidden_states", "output_router_logits", "return_dict"}
 _ENCODER_DECODER = "it is an encoder-decoder, whose decoder needs the encoder's output in every layer"
 _ROUTER_LOSS = "it adds a router loss (config.output_router_logits), for which its last layer needs those of all parts"
@@ -338,6 +357,8 @@ def _check_is_causal(model):
         raise TypeError(f"from_transformers: expected a causal language model, got {type(model).__name__}")
     if getattr(model.config, "is_encoder_decoder", False):
         raise TypeError(_refusal(model, _ENCODER_DECODER))
+    if any(getattr(adapter, "is_prompt_learning", False) for adapter in getattr(model, "peft_config", {}).values()):
+        raise TypeError(_refusal(model, "its adapter puts virtual tokens before those of the batch"))
 
 
 def _refusal(model, why):
@@ -442,6 +463,8 @@ def _copy_around_layers(model, anatomy):
     copies = {}
     for name in path:
         copies[name] = twin = copy.copy(model.get_submodule(name) if name else model)
+        if getattr(twin, "rope_deltas", None) is not None:  # of the last forward, for the next tokens
+            twin.rope_deltas = None
         for kind in ("_modules", "_parameters", "_buffers"):
             setattr(twin, kind, dict(getattr(twin, kind)))
     for outer, inner in zip(path, path[1:]):
@@ -472,9 +495,15 @@ def _own_copy(model, name):
     model._modules[top] = _copy(model.get_submodule(top), *shared)
 
 
+def _has_reentrant_checkpoints(layer):
+    if not (layer.training and getattr(layer, "gradient_checkpointing", False)):
+        return False
+    return getattr(layer._gradient_checkpointing_func, "keywords", {}).get("use_reentrant", False)
+
+
 def _drop_hooks_for_gradients(embedding):
     """Those of gradient_checkpointing_enable() make the output of a frozen embedding a leaf that nothing trains. Only
-    reentrant checkpoints need them, which parts do not have."""
+    reentrant checkpoints need them, which are refused there."""
     for key, hook in list(embedding._forward_hooks.items()):
         if getattr(hook, "__name__", "").startswith("make_inputs_require_grad"):
             del embedding._forward_hooks[key]
@@ -486,6 +515,13 @@ def _leave_out(model, anatomy, first, end):
     for i in [*range(first), *range(end, anatomy.count)]:
         if not isinstance(layers[i], AbsentLayer):
             layers[i] = AbsentLayer(layers[i], anatomy.length)
+    if first > 0:
+        # What the modules with towers have of their own is for the first part's inputs. Here they are no parameters.
+        for name in _path(anatomy.layers)[:-1]:
+            outer = model.get_submodule(name) if name else model
+            for inner, value in list(outer.named_parameters(recurse=False)):
+                delattr(outer, inner)
+                setattr(outer, inner, value.detach())
     own = anatomy.own(first, end)
     for name in (*anatomy.before, *anatomy.after):
         module = model.get_submodule(name)
@@ -615,12 +651,16 @@ def _beside(model, layers):
 
 
 def _check_shares_nothing(parts):
-    """Refuses a model whose parts would train the same parameter; the copy of a tied one has its own."""
+    """Refuses a model whose parts would train the same parameter, or keep the same buffer in their state; the copy of a
+    tied one has its own."""
     owner = {}
     for index, part in enumerate(parts):
-        for name, value in part.named_parameters():
-            if owner.setdefault(id(value), index) != index and name != part.tied_parameter:
-                raise _Refused(f"its parts share the parameter '{part.name_of_parameter(name)}'")
+        parameters = dict(part.named_parameters())
+        states = {name: name for name in part.state_dict().keys() - parameters.keys()}
+        for name, key in {**{name: id(value) for name, value in parameters.items()}, **states}.items():
+            if owner.setdefault(key, index) != index and name != part.tied_parameter:
+                kind = "parameter" if name in parameters else "buffer"
+                raise _Refused(f"its parts share the {kind} '{part.name_of_parameter(name)}'")
 
 
 def _load_part(model, folder, part):

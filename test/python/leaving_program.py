@@ -13,7 +13,7 @@ from rrfp.torch import ReadySchedule
 
 rank, file, how = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 leaves = rank == (0 if how == "wrong leader" else 1)
-settings = {"jitter.compute": "none such"} if leaves and how.startswith("wrong") else {}
+settings = {"transport.join_timeout_s": "soon"} if leaves and how.startswith("wrong") else {}
 torch.set_num_threads(1)
 dist.init_process_group("gloo", f"file://{file}", rank=rank, world_size=2)
 stage = PipelineStage(torch.nn.Linear(4, 4), rank, 2, torch.device("cpu"))

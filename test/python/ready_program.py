@@ -182,11 +182,17 @@ def disagreeing(options):
 
 
 def other_options(options):
-    """The last rank has other slots."""
+    """The last rank has others than the first one."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     begun = time.monotonic()
-    for name, values in {"slots": ("p", 5), "n_microbatches": (4, 6)}.items():
-        given = {"n_microbatches": 4, **options, name: values[rank == ranks - 1]}
+    choices = {"slots": ("p", 5), "n_microbatches": (4, 6), "scale_grads": (True, False), "jitter.compute": ("lognormal", None)}
+    for name, values in choices.items():
+        mine = values[rank == ranks - 1]
+        given = {"n_microbatches": 4, **options}
+        if "." in name:
+            name, given["settings"] = f'settings["{name}"]', {} if mine is None else {name: mine}
+        else:
+            given[name] = mine
         schedule = ReadySchedule(PipelineStage(Block(), rank, ranks, device), loss_fn=loss_fn, **given)
         try:
             schedule.step(torch.zeros(8, width), **({"target": torch.zeros(8, width)} if rank == ranks - 1 else {}))
@@ -688,6 +694,16 @@ def refused(options):
     schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, **options)
     x = torch.zeros(8, width)
     several = [(x,)] * 4
+    for wrong, word in [
+        ({"kwarg_mbs": [{}, 3]}, "kwarg_mbs[1]: expected a dict, got int"),
+        ({"target": (x,)}, "target: expected a tensor, or target_mbs, got tuple"),
+    ]:
+        try:
+            schedule.step(**wrong)
+        except TypeError as e:
+            assert str(e) == word, e
+        else:
+            raise AssertionError(f"expected {list(wrong)} to be refused")
     for wrong in [{"arg_mbs": []}, {"arg_mbs": several, "kwarg_mbs": [{}]}, {"arg_mbs": several, "target": x}]:
         try:
             schedule.step(**wrong)

@@ -55,6 +55,30 @@ def test_adapters_over_stages_equal_a_plain_loop(tmp_path, name, dtype, checkpoi
     assert torch.equal(loaded(ids_of(7)).logits, plain.eval()(ids_of(7)).logits)
 
 
+def test_adapters_that_cannot_be_cut_are_refused_by_name():
+    peft = pytest.importorskip("peft")
+    prompts = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    with pytest.raises(TypeError, match="cannot be cut: its adapter puts virtual tokens before those of the batch"):
+        rrfp.from_transformers(peft.get_peft_model(make("llama"), prompts), 2)
+    vera = peft.VeraConfig(r=4, target_modules=["o_proj"])
+    with pytest.raises(TypeError, match=r"cannot be cut: its parts share the buffer '.*vera_[AB]"):
+        rrfp.from_transformers(peft.get_peft_model(make("llama"), vera), 2)
+
+
+@pytest.mark.parametrize("frozen", ["embedding", "bottom half"])
+def test_reentrant_checkpoints_behind_a_frozen_embedding_are_refused(frozen):
+    """They would train nothing."""
+    model = make("llama")
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+    plain = copy.deepcopy(model)
+    assert train(rrfp.from_transformers(model, 2)) == train_whole(plain)
+    below = model.model.layers[:2] if frozen == "bottom half" else []
+    for module in (model.model.embed_tokens, *below):
+        module.requires_grad_(False)
+    with pytest.raises(rrfp.Error, match="TypeError: reentrant checkpoints train no layer behind a frozen embedding: "):
+        train(rrfp.from_transformers(model, 2))
+
+
 @pytest.mark.parametrize("checkpoints", ["before the cut", "after the cut"])
 def test_checkpoints_of_activations_do_not_change_the_bits(checkpoints):
     model = make("llama")

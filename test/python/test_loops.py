@@ -272,6 +272,47 @@ def test_an_optimizer_whose_state_cannot_be_saved_says_so(tmp_path):
         pipe.finish()
 
 
+class Counting(torch.optim.SGD):
+    """Keeps a state that is of no parameter, as torch allows."""
+
+    def step(self):
+        super().step()
+        self.state["all"] = {"steps": 1}
+
+
+class Masters:
+    """An AdamW over float32 copies of the parameters."""
+
+    def __init__(self, params):
+        self.params = list(params)
+        self.inner = torch.optim.AdamW([p.detach().clone() for p in self.params], 0.1)
+        self.state, self.param_groups = self.inner.state, self.inner.param_groups
+
+    def step(self):
+        for p, master in zip(self.params, self.param_groups[0]["params"]):
+            master.grad = p.grad
+        self.inner.step()
+        for p, master in zip(self.params, self.param_groups[0]["params"]):
+            p.data.copy_(master)
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda params: Counting(params, 0.1), "Counting: expected one by parameter, got the key 'all'"),
+        (Masters, "expected one of the parameters of a part, got that of another tensor"),
+    ],
+)
+def test_a_state_that_no_parameter_has_is_not_left_out(tmp_path, make, what):
+    pipe = open_pipeline(mlp(2), make, settings={"checkpoint.dir": str(tmp_path)})
+    step_of(pipe, *rows(0))
+    with pytest.raises(rrfp.Error, match=f"the state of the optimizer.*{what}.*; save its state_dict.. yourself"):
+        pipe.state_dict()
+    with pytest.raises(rrfp.Error, match=what):
+        pipe.save()
+        pipe.finish()
+
+
 def test_a_state_that_cannot_be_copied_says_so_at_once(tmp_path):
     class Blocked(torch.Tensor):
         """Like the quantized states of 8-bit optimizers: no memory of its own."""

@@ -25,9 +25,7 @@ RUNS = [
     (3, {}, ["among_others", "skipped", "cast_several_times", "hooks_of_modules"]),
     (2, {"settings": JITTER}, ["reentrant", "cast_several_times"]),
 ]
-WRONG = (
-    'Error: settings["jitter.compute"]: expected "none", "lognormal", "paper" or "lognormal+paper", got "none such"'
-)
+WRONG = 'Error: settings["transport.join_timeout_s"]: expected a number in [0.01, 86400], got a string "soon"'
 
 
 def first_of(value):
@@ -124,3 +122,16 @@ def test_the_package_imports_without_torch():
         "try: rrfp.Pipeline\nexcept ImportError: pass\nelse: raise AssertionError"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_simulation_can_be_interrupted():
+    program = (
+        "import _thread, threading, rrfp\n"
+        "threading.Timer(0.5, _thread.interrupt_main).start()\n"
+        "try: rrfp.simulate(settings={'pipeline.stages': 4, 'pipeline.microbatches': 64}, steps=1000000)\n"
+        "except KeyboardInterrupt: print('interrupted')\n"
+        "try: rrfp.simulate(steps=1000001)\n"
+        "except ValueError as e: print(e)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)
+    assert done.stdout == "interrupted\nsteps: expected an integer from 1 to 1000000, got 1000001\n"

@@ -36,6 +36,20 @@ def llava():
     return transformers.LlavaForConditionalGeneration(config)
 
 
+def llava_next():
+    """A parameter of its own ends each row of an image. One of 8 by 16 is seen whole, in one patch, and as two tiles."""
+    tower = transformers.CLIPVisionConfig(**{**TOWER, "image_size": 8})
+    text = transformers.LlamaConfig(**TEXT)
+    config = transformers.LlavaNextConfig(
+        vision_config=tower, text_config=text, image_token_index=IMAGE, image_grid_pinpoints=[[8, 16]], image_seq_length=4
+    )
+    return transformers.LlavaNextForConditionalGeneration(config)
+
+
+def of_tiles(count, ids):
+    return {"pixel_values": torch.randn(count, 3, 3, 8, 8), "image_sizes": torch.tensor([[8, 16]] * count)}
+
+
 def qwen2_vl():
     tower = {**PATCHES, "embed_dim": 16, "hidden_size": 32, "mlp_ratio": 2}
     config = transformers.Qwen2VLConfig(text_config={**TEXT, **MROPE}, vision_config=tower, **IDS)
@@ -68,6 +82,7 @@ def qwen3_vl():
 
 MODELS = {
     "llava": (llava, of_pixels),
+    "llava_next": (llava_next, of_tiles),
     "qwen2_vl": (qwen2_vl, of_patches),
     "qwen2_5_vl": (qwen2_5_vl, of_patches),
     "gemma3": (gemma3, lambda count, ids: {**of_pixels(count, ids), "token_type_ids": (ids == IMAGE).long()}),
@@ -126,11 +141,22 @@ def test_training_equals_that_of_the_whole_model(name, tmp_path):
         assert stages == "loaded" or equal([trained], [plain])
 
 
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl"])
+def test_a_model_that_has_seen_images_is_cut_as_a_new_one(name):
+    family, inputs_of = MODELS[name]
+    model = make(family)
+    ids, inputs = list(microbatches(inputs_of))[1]
+    model(input_ids=ids, **inputs)
+    assert model.model.rope_deltas is not None
+    assert len(rrfp.from_transformers(model, 2)) == 2
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_arguments_of_the_decoder_are_refused(name):
     parts = rrfp.from_transformers(make(MODELS[name][0]), 2)
-    with pytest.raises(TypeError, match="a pipeline takes no argument 'logits_to_keep'"):
-        parts[0](torch.randint(3, 90, (2, 8)), logits_to_keep=1)
+    for name in ("logits_to_keep", "past_key_values", "cache"):
+        with pytest.raises(TypeError, match=f"a pipeline takes no argument '{name}'"):
+            parts[0](torch.randint(3, 90, (2, 8)), **{name: 1})
 
 
 def test_a_model_that_gives_images_to_its_layers_is_refused_when_they_come():
@@ -158,4 +184,16 @@ def test_encoder_decoders_are_refused_by_name(tmp_path):
         rrfp.from_transformers(model, 2)
     model.save_pretrained(tmp_path)
     with pytest.raises(TypeError, match="^from_pretrained: t5 cannot be cut: it is an encoder-decoder"):
+        rrfp.from_pretrained(tmp_path, 2)
+
+
+@pytest.mark.parametrize("kind", ["ForConditionalGeneration", "ForCausalLM"])
+def test_an_encoder_decoder_is_refused_but_not_its_decoder_saved_alone(tmp_path, kind):
+    sizes = {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    config = transformers.BartConfig(d_model=32, encoder_layers=2, decoder_layers=2, vocab_size=97, **sizes)
+    getattr(transformers, f"Bart{kind}")(config).save_pretrained(tmp_path)
+    if kind == "ForCausalLM":
+        assert len(rrfp.from_pretrained(tmp_path, 2)) == 2
+        return
+    with pytest.raises(TypeError, match="^from_pretrained: bart cannot be cut: it is an encoder-decoder"):
         rrfp.from_pretrained(tmp_path, 2)

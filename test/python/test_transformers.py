@@ -273,7 +273,11 @@ def test_a_model_that_reaches_into_all_layers_is_loaded(tmp_path):
 def test_errors_of_loading(tmp_path):
     model = make("llama")
     model.config.save_pretrained(tmp_path)
+    with pytest.raises(TypeError, match="^dtype: expected a torch.dtype, got 'auto'"):
+        rrfp.from_pretrained(tmp_path, 2, dtype="auto")
     part = rrfp.from_pretrained(tmp_path, 2)[0]
+    with pytest.raises(RuntimeError, match=r"^this part has no weights yet: expected a call of its load\(\)"):
+        part(ids_of(0))
     with pytest.raises(OSError, match="no file named model.safetensors"):
         part.load()
     state = model.state_dict()

@@ -157,12 +157,11 @@ def _told(store, rank):
 
 def _check_options(all_told):
     (first, told), *others = sorted(all_told.items())
-    for name, value in told["options"].items():
-        for rank, its in others:
-            if json.dumps(its["options"][name]) != json.dumps(value):
-                raise ValueError(
-                    f"{name}: expected {value!r} on rank {rank}, as on rank {first}, got {its['options'][name]!r}"
-                )
+    for rank, its in others:
+        for name in sorted(told["options"] | its["options"]):
+            expected, got = (options.get(name) for options in (told["options"], its["options"]))
+            if json.dumps(got) != json.dumps(expected):
+                raise ValueError(f"{name}: expected {expected!r} on rank {rank}, as on rank {first}, got {got!r}")
 
 
 def _value(store, key, rank, limit_s, action):

@@ -8,7 +8,7 @@ import torch
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 
 from .. import _runtime
-from .._batches import ordered_as
+from .._batches import check_dicts, ordered_as
 from .._closing import close_at_exit
 from .._errors import Error
 from .._rank import Kept
@@ -239,8 +239,9 @@ class ReadySchedule(PipelineScheduleMulti):
                 if not isinstance(value, (list, tuple)) or not value or n not in (None, len(value)):
                     raise ValueError(f"{name}: expected a list of {n or 'microbatches'}, got {_size_of(value)}")
                 n = len(value)
-            arg_mbs = [a if isinstance(a, tuple) else (a,) for a in arg_mbs] if arg_mbs is not None else [()] * n
+            arg_mbs = [tuple(a) if isinstance(a, (list, tuple)) else (a,) for a in arg_mbs or [()] * n]
             kwarg_mbs = kwarg_mbs or [{}] * n
+            check_dicts(kwarg_mbs)
         else:
             n = self._n_microbatches
             try:
@@ -250,6 +251,8 @@ class ReadySchedule(PipelineScheduleMulti):
             for name, value in {"arguments": arg_mbs, "keyword arguments": kwarg_mbs}.items():
                 if len(value) != n:
                     raise ValueError(f"{name}: expected rows for {n} microbatches, got {len(value)}")
+            if not isinstance(target, (torch.Tensor, type(None))):
+                raise TypeError(f"target: expected a tensor, or target_mbs, got {type(target).__name__}")
             target_mbs = list(torch.tensor_split(target, n)) if target is not None else None
             n = n if args or kwargs or target is not None else None
         has_last = any(stage.is_last for stage in self._stages)
@@ -293,7 +296,10 @@ class ReadySchedule(PipelineScheduleMulti):
             self._seed = torch.initial_seed()
         ranks = ranks_of(self._domain, [stage.submod for stage in self._stages])
         own = [stage.stage_index for stage in self._stages]
-        alike = {"n_microbatches": self._n_microbatches, **self._options}
+        alike = {"n_microbatches": self._n_microbatches, "scale_grads": self.scale_grads, "first_step": self._first_step}
+        alike |= self._options
+        others = self._settings.keys() - set(_KEYS.values())
+        alike |= {f'settings["{key}"]': self._settings[key] for key in others if not key.startswith("transport.")}
         self._place = place = Rendezvous(self._stages[0].group, self._number, ranks, own, alike)
         placement = _placement_of([told["stages"] for told in place.stages], self._num_stages)
         self.stage_index_to_group_rank = {
