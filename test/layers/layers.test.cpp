@@ -163,7 +163,7 @@ TEST_CASE("Compute and the coordination of its ranks do not include each other")
 
 TEST_CASE("A dependency in the wrong direction is found") {
   temporary_tree tree;
-  tree.add("libpipeline/rrfp/core/a.cpp", "#include <rrfp/simulate/weather.hpp>\n")
+  tree.add("libpipeline/rrfp/core/a.cpp", "#include <rrfp/simulate/conditions.hpp>\n")
       .add("libpipeline/rrfp/simulate/a.cpp", "#include <rrfp/job/options.hpp>\n")
       .add("libpipeline/rrfp/job/a.cpp", "#include <rrfp/torch/model.hpp>\n")
       .add("libpipeline/rrfp/compute/a.cpp",
@@ -181,7 +181,7 @@ TEST_CASE("A dependency in the wrong direction is found") {
             "depend on report",
             "libpipeline/rrfp/compute/a.cpp:2: includes <rrfp/job/job.hpp>: compute may not depend "
             "on job",
-            "libpipeline/rrfp/core/a.cpp:1: includes <rrfp/simulate/weather.hpp>: core may not "
+            "libpipeline/rrfp/core/a.cpp:1: includes <rrfp/simulate/conditions.hpp>: core may not "
             "depend on simulate",
             "libpipeline/rrfp/job/a.cpp:1: includes <rrfp/torch/model.hpp>: job may not depend on "
             "torch",

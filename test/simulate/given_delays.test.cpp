@@ -1,5 +1,5 @@
 #include <rrfp/base/step_name.hpp>
-#include <rrfp/simulate/given_delays.hpp>
+#include <rrfp/simulate/duration_table.hpp>
 
 #include "support.hpp"
 

@@ -82,7 +82,7 @@ TEST_CASE("the moving average is the paper's over F and fused BW, in the canonic
   options.jitter.floor_ms = 0;
   options.jitter.alpha = 2;
   const auto costs = stage_costs(shape, options);
-  const weather::jitter_model jitter{options.jitter};
+  const weather::disturbed_times jitter{options.jitter, shape};
   const step_id step{3};
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
     const stage_id stage{s};

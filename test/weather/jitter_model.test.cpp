@@ -6,7 +6,7 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/simulate/weather.hpp>
+#include <rrfp/simulate/conditions.hpp>
 
 #include "../support/tasks.hpp"
 #include "sample.hpp"
@@ -18,32 +18,34 @@ namespace {
 using rrfp::testing::make_task;
 using testing::draws, testing::sample;
 
-jitter_options of_compute(compute_jitter kind) {
-  jitter_options options;
+constexpr pipeline_shape shape{4, 1, 8};
+
+conditions of_compute(compute_jitter kind) {
+  conditions options;
   options.compute = kind;
   return options;
 }
 
-jitter_options of_link(link_jitter kind, double mean_ms) {
-  jitter_options options;
+conditions of_link(link_jitter kind, double mean_ms) {
+  conditions options;
   options.link = kind;
   options.link_mean_ms = mean_ms;
   return options;
 }
 
-double extra(const jitter_model& f, const task& what, double expected_ms = 1,
+double extra(const disturbed_times& f, const task& what, double expected_ms = 1,
              double average_ms = 1) {
   return f.compute_extra_ms(step_id{0}, stage_id{0}, rank_id{0}, what, expected_ms, average_ms);
 }
 
-double link_extra(const jitter_model& f, const task& what) {
+double link_extra(const disturbed_times& f, const task& what) {
   return f.link_extra_ms(step_id{0}, virtual_stage_id{1}, rank_id{0}, what);
 }
 
 }  // namespace
 
 TEST_CASE("without jitter, nothing takes longer") {
-  const jitter_model calm{{}};
+  const disturbed_times calm{{}, shape};
   CHECK(extra(calm, make_task(task_kind::forward)) == 0);
   CHECK(link_extra(calm, make_task(task_kind::forward)) == 0);
 }
@@ -52,7 +54,7 @@ TEST_CASE("the log-normal factor has mean 1 and the given spread of its logarith
   for (const auto sigma : {0.1, 0.3, 1.0}) {
     auto options = of_compute(compute_jitter::lognormal);
     options.compute_sigma = sigma;
-    const jitter_model f{options};
+    const disturbed_times f{options, shape};
     sample factor;
     sample logarithm;
     for (std::uint32_t mb = 0; mb < draws; ++mb) {
@@ -71,7 +73,7 @@ TEST_CASE("the paper's delay has its probability and stays in its range") {
   options.probability = 0.2;
   options.floor_ms = 10;
   options.alpha = 1.5;
-  const jitter_model f{options};
+  const disturbed_times f{options, shape};
   for (const auto average_ms : {2.0, 30.0}) {
     const auto unit = 1.5 * std::max(10.0, average_ms);
     sample delayed;
@@ -95,8 +97,8 @@ TEST_CASE("lognormal+paper adds the paper's delays to the same log-normal times,
   options.probability = 0.3;
   options.floor_ms = 15;
   options.alpha = 1.5;
-  const jitter_model both{options};
-  const jitter_model lognormal{of_compute(compute_jitter::lognormal)};
+  const disturbed_times both{options, shape};
+  const disturbed_times lognormal{of_compute(compute_jitter::lognormal), shape};
   const auto delayed = [&](task_kind kind) {
     sample s;
     for (std::uint32_t mb = 0; mb < draws; ++mb) {
@@ -113,8 +115,8 @@ TEST_CASE("lognormal+paper adds the paper's delays to the same log-normal times,
 }
 
 TEST_CASE("every link distribution keeps the mean and has its own spread") {
-  const auto of_draws = [](const jitter_options& options) {
-    const jitter_model f{options};
+  const auto of_draws = [](const conditions& options) {
+    const disturbed_times f{options, shape};
     sample s;
     for (std::uint32_t mb = 0; mb < draws; ++mb) {
       const auto x = link_extra(f, make_task(task_kind::forward, mb));
@@ -145,7 +147,7 @@ TEST_CASE("every link distribution keeps the mean and has its own spread") {
 TEST_CASE("the Pareto tail is as heavy as its index says") {
   auto options = of_link(link_jitter::pareto, 0.3);
   options.link_alpha = 1.5;
-  const jitter_model f{options};
+  const disturbed_times f{options, shape};
   constexpr double smallest = 0.1;  // mean (alpha - 1) / alpha
   std::uint32_t beyond = 0;
   double least = std::numeric_limits<double>::max();
@@ -162,7 +164,7 @@ TEST_CASE("a draw does not depend on earlier draws") {
   auto options = of_compute(compute_jitter::lognormal);
   options.link = link_jitter::exponential;
   options.link_mean_ms = 1;
-  const jitter_model f{options};
+  const disturbed_times f{options, shape};
   std::vector<std::uint32_t> order(1000);
   for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
   const auto all = [&] {
@@ -181,12 +183,12 @@ TEST_CASE("a draw does not depend on earlier draws") {
 TEST_CASE("every word of the key changes the delay") {
   auto options = of_compute(compute_jitter::lognormal);
   std::set<double> seen;
-  const auto add = [&](const jitter_model& f, std::uint64_t step, std::uint32_t stage,
+  const auto add = [&](const disturbed_times& f, std::uint64_t step, std::uint32_t stage,
                        std::uint32_t rank, const task& what) {
     const auto x = f.compute_extra_ms(step_id{step}, stage_id{stage}, rank_id{rank}, what, 1, 1);
     return seen.insert(x).second;
   };
-  const jitter_model f{options};
+  const disturbed_times f{options, shape};
   const auto base = make_task(task_kind::forward, 5, 1);
   CHECK(add(f, 1, 2, 3, base));
   CHECK(add(f, 2, 2, 3, base));
@@ -197,12 +199,12 @@ TEST_CASE("every word of the key changes the delay") {
   CHECK(add(f, 1, 2, 3, make_task(task_kind::backward, 5, 1)));
   CHECK(add(f, 1, 2, 3, make_task(task_kind::weight, 5, 1)));
   options.seed = 2;
-  CHECK(add(jitter_model{options}, 1, 2, 3, base));
+  CHECK(add(disturbed_times{options, shape}, 1, 2, 3, base));
 }
 
 TEST_CASE("every word of a link's key changes its delay") {
   const auto options = of_link(link_jitter::exponential, 1);
-  const jitter_model f{options};
+  const disturbed_times f{options, shape};
   std::set<double> seen;
   for (const auto kind : {task_kind::forward, task_kind::backward})
     for (std::uint64_t step = 0; step < 3; ++step)
@@ -219,7 +221,7 @@ TEST_CASE("a link and a task with the same numbers have independent draws") {
   options.link = link_jitter::lognormal;
   options.link_mean_ms = 1;
   options.link_sigma = options.compute_sigma;
-  const jitter_model f{options};
+  const disturbed_times f{options, shape};
   double together = 0;
   for (std::uint32_t mb = 0; mb < 10'000; ++mb) {
     const auto task_part = extra(f, make_task(task_kind::forward, mb));
@@ -237,14 +239,14 @@ TEST_CASE("splitting backward changes no delay") {
   options.link_mean_ms = 1;
   const auto fused = make_task(task_kind::backward_weight, 9);
   const auto split = make_task(task_kind::backward, 9);
-  const jitter_model f{options};
+  const disturbed_times f{options, shape};
   CHECK(link_extra(f, fused) == link_extra(f, split));
   CHECK(extra(f, fused, 2) == extra(f, split, 2));
 
   // The paper treats a fused backward as one task: it gets the delay of its B.
   options.compute = compute_jitter::paper;
   options.probability = 1;
-  const jitter_model paper{options};
+  const disturbed_times paper{options, shape};
   CHECK(extra(paper, split) > 0);
   CHECK(extra(paper, fused) == extra(paper, split));
   CHECK(extra(paper, make_task(task_kind::weight, 9)) == 0);

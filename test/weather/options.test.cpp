@@ -8,7 +8,7 @@ TEST_CASE("the named levels are the paper's") {
   const auto check = [](const char* level, double probability, double floor_ms, double alpha) {
     const auto options = conditions_of(level);
     REQUIRE(options);
-    CHECK(options->seed == jitter_options{}.seed);
+    CHECK(options->seed == conditions{}.seed);
     CHECK(options->compute == compute_jitter::paper);
     CHECK(options->link == link_jitter::none);
     CHECK(options->probability == probability);

@@ -7,7 +7,7 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/base/units.hpp>
 #include <rrfp/compute/estimate.hpp>
-#include <rrfp/simulate/weather.hpp>
+#include <rrfp/simulate/conditions.hpp>
 
 namespace rrfp::actors {
 

@@ -269,7 +269,7 @@ struct train_options {
 
 /// [jitter]: delays read from a file. The rest of the section is weather::conditions.
 struct delay_options {
-  /// File with extra time per task and message (simulate/given_delays.hpp); empty: none.
+  /// File with extra time per task and message (simulate::given_delays); empty: none.
   std::string file;
 };
 

@@ -5,26 +5,6 @@ namespace rrfp::job {
 
 namespace {
 
-void add_conditions(std::vector<key>& table) {
-  using weather::link_spread;
-  section_keys<weather::conditions> keys{table, "jitter", &job::jitter};
-  using o = weather::conditions;
-  keys.choice("spread", &o::spread,
-              {name(link_spread::none), name(link_spread::lognormal), name(link_spread::stalls)},
-              "Distribution of the factor on a message's own time. `lognormal`: with median 1 and "
-              "standard deviation 2.478 of the logarithm. `stalls`: 1, but 3/8 of the messages "
-              "take 50 times as long, or more.");
-  keys.integer("straggler_stage", &o::straggler_stage, {0, 1023}, "",
-               "Stage whose tasks are slow.");
-  keys.number("straggler_factor", &o::straggler_factor, {0, 1e6, true, false}, "",
-              "Factor on the durations of that stage's tasks; 1: no straggler.");
-  keys.choice("ranks", &o::ranks,
-              {name(weather::rank_delays::together), name(weather::rank_delays::apart)},
-              "Delays of the tensor-parallel ranks of a stage. `together`: all ranks end a "
-              "task when the slowest one does, and their messages share one delay. `apart`: "
-              "each rank and each message has its own delay.");
-}
-
 void apply_level(weather::conditions& jitter, std::string_view name) {
   const auto level = weather::conditions_of(name);
   RRFP_CHECK(level, "the schema must allow only known jitter levels");
@@ -42,21 +22,20 @@ void apply_level(weather::conditions& jitter, std::string_view name) {
 }  // namespace
 
 void add_weather_keys(std::vector<key>& table) {
-  section_keys<weather::jitter_options> keys{
-      table, "jitter", [](job& j) -> weather::jitter_options& { return j.jitter; }};
-  section_keys<weather::conditions> levels{table, "jitter", &job::jitter};
-  using o = weather::jitter_options;
+  section_keys<weather::conditions> keys{table, "jitter", &job::jitter};
+  using o = weather::conditions;
   using weather::compute_jitter;
   using weather::link_jitter;
+  using weather::link_spread;
   keys.integer("seed", &o::seed, {}, "",
                "Seed of all delays. Equal seeds give equal delays in every mode.");
-  levels.preset("level", {"J0", "J1", "J2", "J3", "measured", "measured-lognormal"},
-                "The paper's conditions, as values of other keys, which the job may override. "
-                "`J0`: no delays. `J1`, `J2`, `J3`: `compute` = `paper` with `probability` 0.1, "
-                "0.2, 0.3, `floor_ms` 5, 10, 15 and `alpha` 0.5, 1.0, 1.5. `measured`, "
-                "`measured-lognormal`: `compute` = `lognormal` with `compute_sigma` 0.237, and "
-                "`spread` = `stalls` or `lognormal`.",
-                apply_level);
+  keys.preset("level", {"J0", "J1", "J2", "J3", "measured", "measured-lognormal"},
+              "The paper's conditions, as values of other keys, which the job may override. "
+              "`J0`: no delays. `J1`, `J2`, `J3`: `compute` = `paper` with `probability` 0.1, "
+              "0.2, 0.3, `floor_ms` 5, 10, 15 and `alpha` 0.5, 1.0, 1.5. `measured`, "
+              "`measured-lognormal`: `compute` = `lognormal` with `compute_sigma` 0.237, and "
+              "`spread` = `stalls` or `lognormal`.",
+              apply_level);
   keys.choice(
       "compute", &o::compute,
       {name(compute_jitter::none), name(compute_jitter::lognormal), name(compute_jitter::paper),
@@ -81,7 +60,20 @@ void add_weather_keys(std::vector<key>& table) {
               "lognormal: standard deviation of the logarithm.");
   keys.number("link_alpha", &o::link_alpha, {1, 1e3, true, false}, "",
               "pareto: tail index; smaller values have heavier tails.");
-  add_conditions(table);
+  keys.choice("spread", &o::spread,
+              {name(link_spread::none), name(link_spread::lognormal), name(link_spread::stalls)},
+              "Distribution of the factor on a message's own time. `lognormal`: with median 1 and "
+              "standard deviation 2.478 of the logarithm. `stalls`: 1, but 3/8 of the messages "
+              "take 50 times as long, or more.");
+  keys.integer("straggler_stage", &o::straggler_stage, {0, 1023}, "",
+               "Stage whose tasks are slow.");
+  keys.number("straggler_factor", &o::straggler_factor, {0, 1e6, true, false}, "",
+              "Factor on the durations of that stage's tasks; 1: no straggler.");
+  keys.choice("ranks", &o::ranks,
+              {name(weather::rank_delays::together), name(weather::rank_delays::apart)},
+              "Delays of the tensor-parallel ranks of a stage. `together`: all ranks end a "
+              "task when the slowest one does, and their messages share one delay. `apart`: "
+              "each rank and each message has its own delay.");
   section_keys<delay_options> given{table, "jitter", &job::delays};
   given.optional_text(
       "delays", &delay_options::file, path_rule::files, "a file, or nothing",

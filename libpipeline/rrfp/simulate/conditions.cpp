@@ -3,12 +3,43 @@
 #include <algorithm>
 #include <cmath>
 
+#include <rrfp/base/check.hpp>
 #include <rrfp/base/enum_names.hpp>
 #include <rrfp/simulate/keyed_random.hpp>
 
 #include "salt.hpp"
 
 namespace rrfp::weather {
+
+namespace {
+
+/// Log-normal with mean 1.
+double lognormal(keyed_random& random, double sigma) {
+  return std::exp(sigma * random.normal() - sigma * sigma / 2);
+}
+
+/// A fused backward uses the draws of the B that it contains.
+task_kind key_kind(task_kind kind) {
+  return kind == task_kind::backward_weight ? task_kind::backward : kind;
+}
+
+bool has_lognormal(compute_jitter kind) {
+  return kind == compute_jitter::lognormal || kind == compute_jitter::lognormal_and_paper;
+}
+
+}  // namespace
+
+std::string_view name(compute_jitter kind) {
+  return name_in({"none", "lognormal", "paper", "lognormal+paper"}, kind);
+}
+
+bool has_paper(compute_jitter kind) {
+  return kind == compute_jitter::paper || kind == compute_jitter::lognormal_and_paper;
+}
+
+std::string_view name(link_jitter kind) {
+  return name_in({"none", "constant", "exponential", "lognormal", "pareto"}, kind);
+}
 
 std::string_view name(link_spread s) { return name_in({"none", "lognormal", "stalls"}, s); }
 
@@ -42,10 +73,49 @@ bool disturbs_messages(const conditions& c) {
          c.loss_probability > 0;
 }
 
+double disturbed_times::compute_extra_ms(step_id step, stage_id stage, rank_id rank, const task& t,
+                                         double expected_ms, double average_ms) const {
+  if (conditions_.compute == compute_jitter::none) return 0;
+  keyed_random random{conditions_.seed,
+                      static_cast<std::uint64_t>(salt::compute),
+                      step.value(),
+                      pack(stage.value(), rank.value()),
+                      pack(t.chunk.value(), static_cast<std::uint32_t>(key_kind(t.kind))),
+                      t.mb.value()};
+  double extra = 0;
+  if (has_lognormal(conditions_.compute))
+    extra = expected_ms * (lognormal(random, conditions_.compute_sigma) - 1);
+  // Only B and BW are delayed; delaying W as well would make split backward slower than fused.
+  if (!has_paper(conditions_.compute) || t.kind == task_kind::weight) return extra;
+  if (random.uniform() >= conditions_.probability) return extra;
+  return extra +
+         conditions_.alpha * std::max(conditions_.floor_ms, average_ms) * (0.5 + random.uniform());
+}
+
+double disturbed_times::link_extra_ms(step_id step, virtual_stage_id to, rank_id rank,
+                                      const task& t) const {
+  if (conditions_.link == link_jitter::none || conditions_.link_mean_ms == 0) return 0;
+  if (conditions_.link == link_jitter::constant) return conditions_.link_mean_ms;
+  RRFP_CHECK(t.kind != task_kind::weight, "a weight gradient is never sent to another stage");
+  auto random = message_draws(conditions_.seed, salt::link, step, to, rank, t);
+  const auto mean = conditions_.link_mean_ms;
+  switch (conditions_.link) {
+    case link_jitter::none:
+    case link_jitter::constant: break;
+    case link_jitter::exponential: return -mean * std::log1p(-random.uniform());
+    case link_jitter::lognormal: return mean * lognormal(random, conditions_.link_sigma);
+    case link_jitter::pareto: {
+      const auto alpha = conditions_.link_alpha;
+      return mean * (alpha - 1) / alpha * std::pow(1 - random.uniform(), -1 / alpha);
+    }
+  }
+  RRFP_CHECK(false, "unknown link jitter");
+}
+
 double disturbed_times::compute_ms(step_id step, stage_id stage, rank_range ranks, const task& t,
                                    double own_ms, double average_ms) const {
   const auto of_rank = [&](std::uint32_t r) {
-    return own_ms + jitter_.compute_extra_ms(step, stage, rank_id{r}, t, own_ms, average_ms);
+    return own_ms + compute_extra_ms(step, stage, rank_id{r}, t, own_ms, average_ms);
   };
   auto slowest = of_rank(ranks.first);
   for (std::uint32_t i = 1; i < ranks.count; ++i)
@@ -92,8 +162,7 @@ double disturbed_times::spread_ms(salt purpose, step_id step, virtual_stage_id t
 double disturbed_times::link_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t,
                                 double own_ms) const {
   const auto& c = conditions_;
-  auto ms =
-      spread_ms(salt::spread, step, to, rank, t, own_ms) + jitter_.link_extra_ms(step, to, rank, t);
+  auto ms = spread_ms(salt::spread, step, to, rank, t, own_ms) + link_extra_ms(step, to, rank, t);
   if (c.slow_link_factor != 1 && is_slow_link(to, t)) ms *= c.slow_link_factor;
   return losses_of(step, to, rank, t) * c.resend_ms + ms;
 }

@@ -1,6 +1,7 @@
 /// [jitter] All disturbances of a run: jitter of tasks and messages, and single stages or links
-/// that are slower than the rest. Every disturbance is keyed like the jitter: a task or message
-/// gets the same one whatever the order of execution and however backward is split.
+/// that are slower than the rest. Each is a function of (seed, step, stage, rank, task): a task or
+/// message gets the same one whatever the order of execution and however backward is split, so runs
+/// in both dispatch modes get the same delays.
 ///
 /// "measured": the largest spreads that the paper found for single events over 300 identical runs
 /// (arXiv 2605.18750, figure 2), in multiples of the median:
@@ -25,7 +26,7 @@
 #include <string_view>
 
 #include <rrfp/core/placement.hpp>
-#include <rrfp/simulate/weather.hpp>
+#include <rrfp/core/task.hpp>
 
 namespace rrfp::weather {
 
@@ -35,6 +36,24 @@ inline constexpr double measured_compute_sigma = 0.237;
 inline constexpr double measured_link_sigma = 2.478;
 /// Above this loss rate, a run measures nothing but resends.
 inline constexpr double loss_probability_max = 0.9;
+
+/// none: no disturbance.
+/// lognormal: multiplies each duration by a log-normal factor with mean 1.
+/// paper: with `probability`, delays a task by alpha * max(floor_ms, e) * (0.5 + U(0,1)), where e
+/// is the moving average of the durations c of the stage's F and fused BW, e = 0.9 e + 0.1 c (arXiv
+/// 2605.18750, section on robustness); J1 = (.1, 5 ms, .5), J2 = (.2, 10 ms, 1.0), J3 = (.3, 15
+/// ms, 1.5). Delays F and backwards, fused or split, but no W: otherwise splitting W off would add
+/// delays. lognormal_and_paper: the paper's delays on a machine that varies by itself.
+enum class compute_jitter : std::uint8_t { none, lognormal, paper, lognormal_and_paper };
+
+std::string_view name(compute_jitter kind);
+bool has_paper(compute_jitter kind);
+
+/// Distribution of the extra time that a message takes on its link: constant, exponential,
+/// lognormal (same mean, spread sigma) or pareto (same mean, tail index alpha > 1).
+enum class link_jitter : std::uint8_t { none, constant, exponential, lognormal, pareto };
+
+std::string_view name(link_jitter kind);
 
 /// The factor on a message's own time (bytes over bandwidth, plus latency).
 /// none: 1. lognormal: log-normal with median 1 and `measured_link_sigma`. stalls: 1, but with
@@ -52,7 +71,25 @@ enum class rank_delays : std::uint8_t { together, apart };
 
 std::string_view name(rank_delays d);
 
-struct conditions : jitter_options {
+struct conditions {
+  std::uint64_t seed = 1;
+
+  compute_jitter compute = compute_jitter::none;
+  /// lognormal: standard deviation of the logarithm.
+  double compute_sigma = 0.3;
+  /// paper: see compute_jitter.
+  double probability = 0.1;
+  double floor_ms = 5.0;
+  double alpha = 0.5;
+
+  link_jitter link = link_jitter::none;
+  /// Mean of the extra time, in milliseconds.
+  double link_mean_ms = 0.0;
+  /// lognormal: standard deviation of the logarithm.
+  double link_sigma = 1.0;
+  /// pareto: tail index, > 1; smaller is heavier.
+  double link_alpha = 1.5;
+
   link_spread spread = link_spread::none;
   double stall_probability = 0.375;
   double stall_factor = 48.97;
@@ -101,7 +138,18 @@ bool disturbs_messages(const conditions& c);
 class disturbed_times {
  public:
   disturbed_times(const conditions& c, const pipeline_shape& shape, std::uint32_t ranks = 1)
-      : conditions_(c), jitter_(c), shape_(shape), ranks_(ranks) {}
+      : conditions_(c), shape_(shape), ranks_(ranks) {}
+
+  /// Extra time of a task of expected duration `expected_ms`. Log-normal jitter may be negative,
+  /// but never below -expected_ms. `average_ms` is the e of the paper's formula. A BW gets the
+  /// draws of its B.
+  double compute_extra_ms(step_id step, stage_id stage, rank_id rank, const task& t,
+                          double expected_ms, double average_ms) const;
+
+  /// Extra time, >= 0, of the message that carries the input of `t` (F: activation, B or BW:
+  /// gradient) to a rank of `to`. Messages on one link are independent: a later one may overtake an
+  /// earlier one.
+  double link_extra_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t) const;
 
   /// Duration of a task with undisturbed duration `own_ms`. `average_ms`: the e of the paper's
   /// formula.
@@ -127,7 +175,6 @@ class disturbed_times {
                    double own_ms) const;
 
   conditions conditions_;
-  jitter_model jitter_;
   pipeline_shape shape_;
   std::uint32_t ranks_;
 };

@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <rrfp/simulate/simulator.hpp>
@@ -87,6 +88,24 @@ class duration_table final : public cost_model {
 
   pipeline_shape shape_;
   std::unordered_map<key, nanoseconds, key_hash> rows_;
+};
+
+/// Extra time per task and message, added to every other cost. A task or message without a row gets
+/// no extra time; a BW without a row gets the sum of its B and its W. Steps past the end of the
+/// table repeat it from the start: step modulo (largest step listed + 1). Thread-safe.
+class given_delays {
+ public:
+  explicit given_delays(duration_table table) : table_(std::move(table)), steps_(table_.steps()) {}
+
+  nanoseconds compute(step_id step, stage_id stage, const task& t) const;
+  /// As cost_model::link().
+  nanoseconds link(step_id step, virtual_stage_id to, const task& t) const;
+
+ private:
+  step_id listed(step_id step) const;
+
+  duration_table table_;
+  std::uint64_t steps_;
 };
 
 /// Records the durations of a run, so that it can be simulated again.

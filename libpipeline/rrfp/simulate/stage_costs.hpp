@@ -7,7 +7,7 @@
 
 #include <rrfp/core/placement.hpp>
 #include <rrfp/simulate/conditions.hpp>
-#include <rrfp/simulate/given_delays.hpp>
+#include <rrfp/simulate/duration_table.hpp>
 #include <rrfp/simulate/last_steps.hpp>
 #include <rrfp/simulate/simulator.hpp>
 

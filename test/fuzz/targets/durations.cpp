@@ -1,6 +1,6 @@
 /// Tables of durations, as the cost of a run and as its delays.
 #include <rrfp/base/step_name.hpp>
-#include <rrfp/simulate/given_delays.hpp>
+#include <rrfp/simulate/duration_table.hpp>
 
 #include "promises.hpp"
 
