@@ -62,6 +62,11 @@ struct pipeline_shape {
                "the task must belong to the step");
     return std::size_t{chunk.value()} * microbatches + mb.value();
   }
+  /// The dense index of a task of a stage, below task_indices(); B and BW share one.
+  std::size_t index(const task& t) const {
+    return std::size_t{task_row(t.kind)} * chunks * microbatches + index(t.mb, t.chunk);
+  }
+  std::size_t task_indices() const { return std::size_t{3} * chunks * microbatches; }
   bool is_first(virtual_stage_id vs) const { return vs.value() == 0; }
   bool is_last(virtual_stage_id vs) const { return vs.value() + 1 == virtual_stages(); }
 

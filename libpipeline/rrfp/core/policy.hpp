@@ -75,6 +75,10 @@ using sequence = std::vector<task>;
 /// once, and for each F either its BW or its B and W (check_sequences() verifies this).
 std::unique_ptr<policy> make_sequence_policy(std::string_view name, sequence order);
 
+/// All tasks of a stage in a step as the policy splits its backwards: F and its BW or B and W,
+/// chunk after chunk.
+sequence tasks_of(const policy& hint, const pipeline_shape& shape);
+
 /// The description of a policy for help texts and checks.
 struct policy_info {
   std::string_view name;

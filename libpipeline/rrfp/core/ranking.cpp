@@ -6,7 +6,7 @@
 namespace rrfp {
 
 ranking::ranking(const pipeline_shape& shape, std::unique_ptr<policy> hint)
-    : hint_(std::move(hint)), chunks_(shape.chunks), microbatches_(shape.microbatches) {
+    : hint_(std::move(hint)), shape_(shape) {
   RRFP_CHECK(hint_ != nullptr, "a policy");
   RRFP_CHECK(hint_->lanes() >= 1 && hint_->lanes() <= lanes_max, "lanes() must be 1 to lanes_max");
   struct key {
@@ -15,30 +15,19 @@ ranking::ranking(const pipeline_shape& shape, std::unique_ptr<policy> hint)
     task what;
   };
   std::vector<key> keys;
-  const auto add = [&](const task& t) {
+  for (const auto& t : tasks_of(*hint_, shape_)) {
     const auto lane = hint_->lane_of(t);
     RRFP_CHECK(lane < hint_->lanes(), "lane_of must return a lane of the policy");
     keys.push_back({lane, hint_->rank(t), t});
-  };
-  for (std::uint32_t c = 0; c < chunks_; ++c) {
-    for (std::uint32_t i = 0; i < microbatches_; ++i) {
-      const microbatch_id mb{i};
-      const chunk_id chunk{c};
-      const auto backward = hint_->backward_of(mb, chunk);
-      RRFP_CHECK(is_backward(backward), "backward_of must return B or BW");
-      add({task_kind::forward, mb, chunk});
-      add({backward, mb, chunk});
-      if (backward == task_kind::backward) add({task_kind::weight, mb, chunk});
-    }
   }
   std::ranges::sort(keys, {}, [](const key& k) {
     return std::tuple{k.lane, k.rank, k.what.mb, k.what.chunk, k.what.kind};
   });
-  position_.assign(std::size_t{3} * chunks_ * microbatches_, none);
+  position_.assign(shape_.task_indices(), none);
   for (const auto& k : keys) {
     const auto at = size();
     tasks_.push_back(k.what);
-    position_[index(k.what)] = at;
+    position_[shape_.index(k.what)] = at;
     auto& lane = lanes_[k.lane];
     if (lane.begin == lane.end) lane.begin = at;
     lane.end = at + 1;

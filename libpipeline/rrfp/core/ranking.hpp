@@ -34,23 +34,17 @@ class ranking {
   const task& at(std::uint32_t position) const { return tasks_[position]; }
   /// none: the hint does not split this backward as `kind` says.
   std::uint32_t position(task_kind kind, microbatch_id mb, chunk_id chunk) const {
-    return position_[index({kind, mb, chunk})];
+    return position_[shape_.index({kind, mb, chunk})];
   }
   lane_range lane(std::uint32_t number) const { return lanes_[number]; }
   /// The hint's lanes, then those it left out, so that no hint can leave tasks unlaunched.
   std::array<std::uint8_t, lanes_max> order(const stage_view& now) const;
 
  private:
-  std::size_t index(const task& t) const {
-    return (std::size_t{task_row(t.kind)} * chunks_ + t.chunk.value()) * microbatches_ +
-           t.mb.value();
-  }
-
   std::unique_ptr<policy> hint_;
-  std::uint32_t chunks_ = 0;
-  std::uint32_t microbatches_ = 0;
+  pipeline_shape shape_;
   std::vector<task> tasks_;              ///< by position
-  std::vector<std::uint32_t> position_;  ///< by index()
+  std::vector<std::uint32_t> position_;  ///< by pipeline_shape::index()
   std::array<lane_range, lanes_max> lanes_{};
 };
 

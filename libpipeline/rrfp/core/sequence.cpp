@@ -11,29 +11,24 @@ std::string at_stage(std::uint32_t stage, const task& t) {
   return to_string(t) + " of stage " + std::to_string(stage);
 }
 
-/// One mark for each (task_row(), chunk, microbatch) of one stage.
+/// One mark for each task of one stage.
 class task_marks {
  public:
-  explicit task_marks(const pipeline_shape& shape)
-      : shape_(shape), done_(std::size_t{3} * shape.chunks * shape.microbatches) {}
+  explicit task_marks(const pipeline_shape& shape) : shape_(shape), done_(shape.task_indices()) {}
 
   bool is_foreign(const task& t) const {
     return t.mb.value() >= shape_.microbatches || t.chunk.value() >= shape_.chunks;
   }
-  bool test(const task& t) const { return done_[index(t)]; }
+  bool test(const task& t) const { return done_[shape_.index(t)]; }
   bool test_weight(microbatch_id mb, chunk_id chunk) const {
     return test({task_kind::weight, mb, chunk});
   }
   void set(const task& t) {
-    done_[index(t)] = true;
-    if (has_weight(t.kind)) done_[index({task_kind::weight, t.mb, t.chunk})] = true;
+    done_[shape_.index(t)] = true;
+    if (has_weight(t.kind)) done_[shape_.index({task_kind::weight, t.mb, t.chunk})] = true;
   }
 
  private:
-  std::size_t index(const task& t) const {
-    return std::size_t{task_row(t.kind)} * shape_.chunks * shape_.microbatches +
-           shape_.index(t.mb, t.chunk);
-  }
   pipeline_shape shape_;
   std::vector<bool> done_;
 };
@@ -119,39 +114,30 @@ class sequence_policy final : public policy {
  public:
   sequence_policy(std::string_view name, const sequence& order) : name_(name) {
     for (const auto& t : order) {
-      microbatches_ = std::max(microbatches_, t.mb.value() + 1);
-      chunks_ = std::max(chunks_, t.chunk.value() + 1);
+      shape_.microbatches = std::max(shape_.microbatches, t.mb.value() + 1);
+      shape_.chunks = std::max(shape_.chunks, t.chunk.value() + 1);
     }
-    rank_.assign(std::size_t{3} * microbatches_ * chunks_, ~std::uint64_t{0});
-    fused_.assign(std::size_t{microbatches_} * chunks_, true);
+    rank_.assign(shape_.task_indices(), ~std::uint64_t{0});
+    fused_.assign(std::size_t{shape_.microbatches} * shape_.chunks, true);
     for (std::size_t at = 0; at < order.size(); ++at) {
-      rank_[index(order[at])] = at;
-      if (order[at].kind == task_kind::backward)
-        fused_[index({task_kind::forward, order[at].mb, order[at].chunk})] = false;
+      const auto& t = order[at];
+      rank_[shape_.index(t)] = at;
+      if (t.kind == task_kind::backward) fused_[shape_.index(t.mb, t.chunk)] = false;
     }
   }
 
   std::string_view name() const override { return name_; }
   task_kind backward_of(microbatch_id mb, chunk_id chunk) const override {
-    return fused_[index({task_kind::forward, mb, chunk})] ? task_kind::backward_weight
-                                                          : task_kind::backward;
+    return fused_[shape_.index(mb, chunk)] ? task_kind::backward_weight : task_kind::backward;
   }
   std::uint32_t lanes() const override { return 1; }
   std::uint32_t lane_of(const task&) const override { return 0; }
-  std::uint64_t rank(const task& t) const override { return rank_[index(t)]; }
+  std::uint64_t rank(const task& t) const override { return rank_[shape_.index(t)]; }
   lane_order order(const stage_view&) const override { return {{0}, 1}; }
 
  private:
-  std::size_t index(const task& t) const {
-    RRFP_CHECK(t.mb.value() < microbatches_ && t.chunk.value() < chunks_,
-               "the task must belong to the sequence");
-    return (std::size_t{task_row(t.kind)} * chunks_ + t.chunk.value()) * microbatches_ +
-           t.mb.value();
-  }
-
   std::string name_;
-  std::uint32_t microbatches_ = 0;
-  std::uint32_t chunks_ = 0;
+  pipeline_shape shape_;  ///< with the chunks and microbatches of the sequence
   std::vector<std::uint64_t> rank_;
   std::vector<bool> fused_;
 };
@@ -250,16 +236,22 @@ status check_slots(const pipeline_shape& shape, stage_id stage, const sequence& 
   return success();
 }
 
-sequence obeyed_order(const policy& hint, const pipeline_shape& shape) {
-  sequence order;
-  for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
-    for (std::uint32_t c = 0; c < shape.chunks; ++c) {
-      const auto backward = hint.backward_of(microbatch_id{mb}, chunk_id{c});
-      order.push_back({task_kind::forward, microbatch_id{mb}, chunk_id{c}});
-      order.push_back({backward, microbatch_id{mb}, chunk_id{c}});
-      if (!has_weight(backward))
-        order.push_back({task_kind::weight, microbatch_id{mb}, chunk_id{c}});
+sequence tasks_of(const policy& hint, const pipeline_shape& shape) {
+  sequence tasks;
+  for (chunk_id chunk; chunk.value() < shape.chunks; chunk = chunk_id{chunk.value() + 1})
+    for (std::uint32_t i = 0; i < shape.microbatches; ++i) {
+      const microbatch_id mb{i};
+      const auto backward = hint.backward_of(mb, chunk);
+      RRFP_CHECK(is_backward(backward), "backward_of must return B or BW");
+      tasks.push_back({task_kind::forward, mb, chunk});
+      tasks.push_back({backward, mb, chunk});
+      if (backward == task_kind::backward) tasks.push_back({task_kind::weight, mb, chunk});
     }
+  return tasks;
+}
+
+sequence obeyed_order(const policy& hint, const pipeline_shape& shape) {
+  auto order = tasks_of(hint, shape);
   const auto key = [&](const task& t) { return std::tuple{hint.rank(t), t.mb, t.chunk}; };
   std::ranges::sort(order, {}, key);
   return order;

@@ -229,18 +229,10 @@ status duration_table::covers(const plan& p,
   };
   for (std::uint32_t s = 0; s < shape_.stages; ++s) {
     const stage_id stage{s};
-    const auto hint = p.rule.make_policy(shape_, stage);
+    const auto tasks = tasks_of(*p.rule.make_policy(shape_, stage), shape_);
     for (std::uint64_t n = 0; n < p.steps; ++n)
-      for (std::uint32_t c = 0; c < shape_.chunks; ++c)
-        for (std::uint32_t i = 0; i < shape_.microbatches; ++i) {
-          task t{task_kind::forward, microbatch_id{i}, chunk_id{c}};
-          auto covered = check(step_id{n}, stage, t);
-          t.kind = hint->backward_of(t.mb, t.chunk);
-          if (covered) covered = check(step_id{n}, stage, t);
-          if (covered && t.kind == task_kind::backward)
-            covered = check(step_id{n}, stage, {task_kind::weight, t.mb, t.chunk});
-          if (!covered) return covered;
-        }
+      for (const auto& t : tasks)
+        if (auto covered = check(step_id{n}, stage, t); !covered) return covered;
   }
   return success();
 }
