@@ -9,14 +9,12 @@
 /// The main part runs an F and the BW of another microbatch as a pair whose communication and
 /// computation overlap; here the pair is written as two tasks, F first.
 #include <rrfp/policies/catalog.hpp>
-#include <rrfp/policies/sequence_builder.hpp>
-#include <rrfp/policies/shape_needs.hpp>
 
 namespace rrfp::policies {
 
-namespace {
-
-void dualpipe_v_order(std::uint32_t p, std::uint32_t r, std::uint32_t m, sequence_builder& order) {
+void dualpipe_v(const pipeline_shape& shape, std::uint32_t r, sequence_builder& order) {
+  const auto p = shape.stages;
+  const auto m = shape.microbatches;
   constexpr auto c0 = first_chunk;
   constexpr auto c1 = second_chunk;
   const auto behind = p - 1 - r;
@@ -58,17 +56,6 @@ void dualpipe_v_order(std::uint32_t p, std::uint32_t r, std::uint32_t m, sequenc
     order.backward(c0);
   }
   order.remaining_weights();
-}
-
-}  // namespace
-
-result<std::vector<sequence>> dualpipe_v(const pipeline_shape& shape) {
-  const auto p = shape.stages;
-  if (auto fit = needs_placement("dualpipe_v", shape, placement::v); !fit) return fit.failure();
-  if (auto fit = needs_microbatches("dualpipe_v", shape, 2 * p, "2p"); !fit) return fit.failure();
-  return order_stages(shape, [&](std::uint32_t r, sequence_builder& order) {
-    dualpipe_v_order(p, r, shape.microbatches, order);
-  });
 }
 
 }  // namespace rrfp::policies

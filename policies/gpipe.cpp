@@ -2,17 +2,12 @@
 ///
 /// Each stage is idle for (p-1)(TF + TBW) and holds all m microbatches.
 #include <rrfp/policies/catalog.hpp>
-#include <rrfp/policies/sequence_builder.hpp>
-#include <rrfp/policies/shape_needs.hpp>
 
 namespace rrfp::policies {
 
-result<std::vector<sequence>> gpipe(const pipeline_shape& shape) {
-  if (auto fit = needs_one_chunk("gpipe", shape); !fit) return fit.failure();
-  return order_stages(shape, [&](std::uint32_t, sequence_builder& order) {
-    for (std::uint32_t i = 0; i < shape.microbatches; ++i) order.forward();
-    for (std::uint32_t i = 0; i < shape.microbatches; ++i) order.backward_weight();
-  });
+void gpipe(const pipeline_shape& shape, std::uint32_t, sequence_builder& order) {
+  for (std::uint32_t i = 0; i < shape.microbatches; ++i) order.forward();
+  for (std::uint32_t i = 0; i < shape.microbatches; ++i) order.backward_weight();
 }
 
 }  // namespace rrfp::policies

@@ -9,8 +9,6 @@
 #include <algorithm>
 
 #include <rrfp/policies/catalog.hpp>
-#include <rrfp/policies/sequence_builder.hpp>
-#include <rrfp/policies/shape_needs.hpp>
 
 namespace rrfp::policies {
 
@@ -26,9 +24,7 @@ std::vector<std::uint32_t> group_sizes(const pipeline_shape& shape) {
 
 }  // namespace
 
-result<std::vector<sequence>> interleaved_1f1b(const pipeline_shape& shape) {
-  if (auto fit = needs_placement("interleaved_1f1b", shape, placement::interleaved); !fit)
-    return fit.failure();
+void interleaved_1f1b(const pipeline_shape& shape, std::uint32_t r, sequence_builder& order) {
   const auto p = shape.stages;
   const auto v = shape.chunks;
   const auto sizes = group_sizes(shape);
@@ -37,16 +33,14 @@ result<std::vector<sequence>> interleaved_1f1b(const pipeline_shape& shape) {
   for (const auto size : sizes)
     for (std::uint32_t c = 0; c < v; ++c) table.insert(table.end(), size, chunk_id{c});
   const auto tasks = static_cast<std::uint32_t>(table.size());
-  return order_stages(shape, [&](std::uint32_t r, sequence_builder& order) {
-    const auto warm_up = std::min(2 * (p - 1 - r) + (v - 1) * sizes[0], tasks);
-    const auto turned = [&](std::uint32_t at) { return chunk_id{v - 1 - table[at].value()}; };
-    for (std::uint32_t at = 0; at < warm_up; ++at) order.forward(table[at]);
-    for (std::uint32_t at = warm_up; at < tasks; ++at) {
-      order.forward(table[at]);
-      order.backward_weight(turned(at - warm_up));
-    }
-    for (std::uint32_t at = tasks - warm_up; at < tasks; ++at) order.backward_weight(turned(at));
-  });
+  const auto warm_up = std::min(2 * (p - 1 - r) + (v - 1) * sizes[0], tasks);
+  const auto turned = [&](std::uint32_t at) { return chunk_id{v - 1 - table[at].value()}; };
+  for (std::uint32_t at = 0; at < warm_up; ++at) order.forward(table[at]);
+  for (std::uint32_t at = warm_up; at < tasks; ++at) {
+    order.forward(table[at]);
+    order.backward_weight(turned(at - warm_up));
+  }
+  for (std::uint32_t at = tasks - warm_up; at < tasks; ++at) order.backward_weight(turned(at));
 }
 
 }  // namespace rrfp::policies

@@ -20,37 +20,24 @@ static_assert(sizeof(pipeline_shape) == 16 && sizeof(task) == 12 && sizeof(lane_
 
 constexpr const char* symbol = "rrfp_policy_library";
 
-class library_set final : public policy_set {
- public:
-  library_set(std::string_view name, const policy_library& library, const pipeline_shape& shape)
-      : name_(name), library_(library), shape_(shape) {}
+std::unique_ptr<policy> make_policy(const std::string& name, const policy_library& library,
+                                    const pipeline_shape& shape, stage_id stage) {
+  constexpr auto function = "the function of RRFP_POLICY_LIBRARY";
+  auto own = calling(name, function, [&] { return library.make(shape, stage); });
+  if (own == nullptr)
+    throw std::runtime_error("policy '" + name + "': " + function + " returned null");
+  return guarded(name, std::move(own));
+}
 
-  std::string_view name() const override { return name_; }
-  const std::vector<sequence>* sequences() const override { return nullptr; }
-  std::unique_ptr<policy> make(stage_id stage) const override {
-    auto own = calling(name_, "the function of RRFP_POLICY_LIBRARY",
-                       [&] { return library_.make(shape_, stage); });
-    if (own == nullptr)
-      throw std::runtime_error("policy '" + name_ +
-                               "': the function of RRFP_POLICY_LIBRARY returned null");
-    return guarded(name_, std::move(own));
+/// Checks the policies of all stages. The lanes are checked for mode ready: in mode in-order a
+/// simulation makes sequences of the policies.
+status check(const policy_set& set, const pipeline_shape& shape) {
+  for (std::uint32_t s = 0; s < shape.stages; ++s) {
+    const auto fits = check_policy(*set.make(stage_id{s}), shape, dispatch_mode::ready);
+    if (!fits) return within("stage " + std::to_string(s), fits.failure());
   }
-
-  /// Checks the policies of all stages. The lanes are checked for mode ready: in mode in-order a
-  /// simulation makes sequences of the policies.
-  status check() const {
-    for (std::uint32_t s = 0; s < shape_.stages; ++s) {
-      const auto fits = check_policy(*make(stage_id{s}), shape_, dispatch_mode::ready);
-      if (!fits) return within("stage " + std::to_string(s), fits.failure());
-    }
-    return success();
-  }
-
- private:
-  const std::string name_;
-  const policy_library& library_;
-  const pipeline_shape shape_;
-};
+  return success();
+}
 
 /// Loads the library for the rest of the process: objects of its classes may live that long.
 result<const policy_library*> open_library(const std::string& path) {
@@ -81,13 +68,16 @@ result<std::shared_ptr<const policy_set>> from_library(std::string_view name, st
                                                        const pipeline_shape& shape) {
   const auto library = open_library(std::string{path});
   if (!library) return library.failure();
-  auto set = std::make_shared<library_set>(name, **library, shape);
+  auto set = std::make_shared<const policy_set>(
+      name, [name = std::string{name}, library = *library, shape](stage_id stage) {
+        return make_policy(name, *library, shape, stage);
+      });
   try {
-    if (auto fits = set->check(); !fits) return fits.failure();
+    if (auto fits = check(*set, shape); !fits) return fits.failure();
   } catch (const std::exception& e) {
     return error{e.what()};
   }
-  return std::shared_ptr<const policy_set>{std::move(set)};
+  return set;
 }
 
 }  // namespace rrfp::policies

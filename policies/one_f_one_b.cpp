@@ -5,23 +5,18 @@
 #include <algorithm>
 
 #include <rrfp/policies/catalog.hpp>
-#include <rrfp/policies/sequence_builder.hpp>
-#include <rrfp/policies/shape_needs.hpp>
 
 namespace rrfp::policies {
 
-result<std::vector<sequence>> one_f_one_b(const pipeline_shape& shape) {
-  if (auto fit = needs_one_chunk("one_f_one_b", shape); !fit) return fit.failure();
+void one_f_one_b(const pipeline_shape& shape, std::uint32_t s, sequence_builder& order) {
   const auto m = shape.microbatches;
-  return order_stages(shape, [&](std::uint32_t s, sequence_builder& order) {
-    const auto warm_up = std::min(shape.stages - 1 - s, m);
-    for (std::uint32_t i = 0; i < warm_up; ++i) order.forward();
-    for (std::uint32_t i = warm_up; i < m; ++i) {
-      order.forward();
-      order.backward_weight();
-    }
-    for (std::uint32_t i = 0; i < warm_up; ++i) order.backward_weight();
-  });
+  const auto warm_up = std::min(shape.stages - 1 - s, m);
+  for (std::uint32_t i = 0; i < warm_up; ++i) order.forward();
+  for (std::uint32_t i = warm_up; i < m; ++i) {
+    order.forward();
+    order.backward_weight();
+  }
+  for (std::uint32_t i = 0; i < warm_up; ++i) order.backward_weight();
 }
 
 }  // namespace rrfp::policies

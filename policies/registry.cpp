@@ -1,3 +1,4 @@
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -13,12 +14,20 @@ constexpr std::string_view table_prefix = "table:";
 constexpr std::string_view library_prefix = "lib:";
 
 using round_maker = std::unique_ptr<policy> (*)(const pipeline_shape&, stage_id);
-using schedule_maker = result<std::vector<sequence>> (*)(const pipeline_shape&);
+
+/// A fixed schedule, and the shapes for which it is defined.
+struct schedule {
+  void (*write)(const pipeline_shape& shape, std::uint32_t s, sequence_builder& order);
+  std::optional<placement> layout = {};  ///< nothing: one chunk
+  /// The fewest microbatches for p stages, and the formula for them; null: one.
+  std::uint32_t (*least)(std::uint32_t p) = nullptr;
+  std::string_view formula = {};
+};
 
 struct entry {
   std::string_view name;
   std::string_view summary;
-  std::variant<round_maker, schedule_maker> make;
+  std::variant<round_maker, schedule> make;
 };
 
 constexpr entry entries[] = {
@@ -32,39 +41,55 @@ constexpr entry entries[] = {
     {"f_priority", "F whenever one is ready, else BW", make_f_priority},
     {"b_priority", "BW whenever one is ready, else F", make_b_priority},
     {"one_f_one_b", "1F1B: forwards to fill the pipeline, then F and BW alternately; 1 chunk",
-     one_f_one_b},
-    {"gpipe", "every F, then every BW; 1 chunk", gpipe},
+     schedule{one_f_one_b}},
+    {"gpipe", "every F, then every BW; 1 chunk", schedule{gpipe}},
     {"interleaved_1f1b", "1F1B with several chunks per stage; placement interleaved",
-     interleaved_1f1b},
-    {"zb_h1", "ZB-H1: the memory of 1F1B and a third of its bubble; 1 chunk", zb_h1},
+     schedule{interleaved_1f1b, placement::interleaved}},
+    {"zb_h1", "ZB-H1: the memory of 1F1B and a third of its bubble; 1 chunk", schedule{zb_h1}},
     {"zb_h2",
      "ZB-H2: twice the memory of 1F1B and no bubble; 1 chunk, at least 2 * stages - 1 microbatches",
-     zb_h2},
-    {"zb_v", "ZB-V: the memory of 1F1B and no bubble; placement v, 2 chunks", zb_v},
+     schedule{zb_h2, {}, [](std::uint32_t p) { return 2 * p - 1; }, "2p-1"}},
+    {"zb_v", "ZB-V: the memory of 1F1B and no bubble; placement v, 2 chunks",
+     schedule{zb_v, placement::v}},
     {"dualpipe_v",
      "DeepSeek's DualPipe in a V; placement v, 2 chunks, at least 2 * stages microbatches",
-     dualpipe_v},
+     schedule{dualpipe_v, placement::v, [](std::uint32_t p) { return 2 * p; }, "2p"}},
 };
 
-class round_set final : public policy_set {
- public:
-  round_set(std::string_view name, round_maker maker, const pipeline_shape& shape)
-      : name_(name), maker_(maker), shape_(shape) {}
+/// The error names the policy, what it expects of the shape and what came.
+status check_shape(std::string_view name, const schedule& of, const pipeline_shape& shape) {
+  const auto mismatch = [&](const std::string& expected, const std::string& got) {
+    return error{"policy " + std::string{name} + ": expected " + expected + ", got " + got};
+  };
+  if (!of.layout && shape.chunks != 1) return mismatch("chunks = 1", std::to_string(shape.chunks));
+  if (of.layout && shape.layout != *of.layout)
+    return mismatch("placement " + std::string{rrfp::name(*of.layout)} +
+                        (*of.layout == placement::v ? " with chunks = 2" : ""),
+                    "placement " + std::string{rrfp::name(shape.layout)});
+  const auto least = of.least != nullptr ? of.least(shape.stages) : 1;
+  if (shape.microbatches >= least) return success();
+  return mismatch("microbatches >= " + std::to_string(least) + " (" + std::string{of.formula} +
+                      ", p = " + std::to_string(shape.stages) + " stages)",
+                  std::to_string(shape.microbatches));
+}
 
-  std::string_view name() const override { return name_; }
-  std::unique_ptr<policy> make(stage_id stage) const override { return maker_(shape_, stage); }
-  const std::vector<sequence>* sequences() const override { return nullptr; }
-
- private:
-  const std::string_view name_;
-  const round_maker maker_;
-  const pipeline_shape shape_;
-};
+result<std::vector<sequence>> orders_of(std::string_view name, const schedule& of,
+                                        const pipeline_shape& shape) {
+  if (auto fits = check_shape(name, of, shape); !fits) return fits.failure();
+  std::vector<sequence> orders;
+  for (std::uint32_t s = 0; s < shape.stages; ++s) {
+    sequence_builder order{shape.chunks};
+    of.write(shape, s, order);
+    std::erase_if(orders.emplace_back(std::move(order).take()),
+                  [&](const task& t) { return t.mb.value() >= shape.microbatches; });
+  }
+  return orders;
+}
 
 result<std::shared_ptr<const policy_set>> fixed(std::string_view name,
                                                 result<std::vector<sequence>> sequences) {
   if (!sequences) return sequences.failure();
-  return make_fixed_policy_set(name, *std::move(sequences));
+  return std::make_shared<const policy_set>(name, *std::move(sequences));
 }
 
 error unknown(std::string_view name) {
@@ -80,7 +105,7 @@ class built_in final : public policy_registry {
     static const auto infos = [] {
       std::vector<policy_info> list;
       for (const auto& e : entries)
-        list.push_back({e.name, e.summary, std::holds_alternative<schedule_maker>(e.make)});
+        list.push_back({e.name, e.summary, std::holds_alternative<schedule>(e.make)});
       return list;
     }();
     return infos;
@@ -95,10 +120,12 @@ class built_in final : public policy_registry {
       return from_library(name, name.substr(library_prefix.size()), shape);
     for (const auto& e : entries) {
       if (e.name != name) continue;
-      if (const auto* schedule = std::get_if<schedule_maker>(&e.make))
-        return fixed(e.name, (*schedule)(shape));
-      return std::shared_ptr<const policy_set>{
-          std::make_shared<round_set>(e.name, std::get<round_maker>(e.make), shape)};
+      if (const auto* of = std::get_if<schedule>(&e.make))
+        return fixed(e.name, orders_of(e.name, *of, shape));
+      return std::make_shared<const policy_set>(
+          e.name, [maker = std::get<round_maker>(e.make), shape](stage_id stage) {
+            return maker(shape, stage);
+          });
     }
     return unknown(name);
   }

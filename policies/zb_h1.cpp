@@ -3,25 +3,20 @@
 #include <algorithm>
 
 #include <rrfp/policies/catalog.hpp>
-#include <rrfp/policies/sequence_builder.hpp>
-#include <rrfp/policies/shape_needs.hpp>
 
 namespace rrfp::policies {
 
-result<std::vector<sequence>> zb_h1(const pipeline_shape& shape) {
-  if (auto fit = needs_one_chunk("zb_h1", shape); !fit) return fit.failure();
+void zb_h1(const pipeline_shape& shape, std::uint32_t s, sequence_builder& order) {
   const auto m = shape.microbatches;
-  return order_stages(shape, [&](std::uint32_t s, sequence_builder& order) {
-    const auto warm_up = std::min(shape.stages - s, m);
-    for (std::uint32_t i = 0; i < warm_up; ++i) order.forward();
-    for (std::uint32_t k = 0; k < m; ++k) {
-      order.backward();
-      // W lags by s, because a later stage has memory for s more microbatches.
-      if (k >= s) order.weight();
-      if (order.forwards() < m) order.forward();
-    }
-    order.remaining_weights();
-  });
+  const auto warm_up = std::min(shape.stages - s, m);
+  for (std::uint32_t i = 0; i < warm_up; ++i) order.forward();
+  for (std::uint32_t k = 0; k < m; ++k) {
+    order.backward();
+    // W lags by s, because a later stage has memory for s more microbatches.
+    if (k >= s) order.weight();
+    if (order.forwards() < m) order.forward();
+  }
+  order.remaining_weights();
 }
 
 }  // namespace rrfp::policies

@@ -5,15 +5,13 @@
 #include <algorithm>
 
 #include <rrfp/policies/catalog.hpp>
-#include <rrfp/policies/sequence_builder.hpp>
-#include <rrfp/policies/shape_needs.hpp>
 
 namespace rrfp::policies {
 
-namespace {
-
-/// With `n` microbatches.
-void zb_v_order(std::uint32_t p, std::uint32_t r, std::uint32_t n, sequence_builder& order) {
+void zb_v(const pipeline_shape& shape, std::uint32_t r, sequence_builder& order) {
+  const auto p = shape.stages;
+  // The pattern needs 2p-1 microbatches to close; those beyond the step's own are dropped.
+  const auto n = std::max(shape.microbatches, 2 * p - 1);
   constexpr auto c0 = first_chunk;
   constexpr auto c1 = second_chunk;
   const auto backward_then_weight = [&](chunk_id chunk) {
@@ -42,20 +40,6 @@ void zb_v_order(std::uint32_t p, std::uint32_t r, std::uint32_t n, sequence_buil
   for (std::uint32_t i = 0; i < p - r; ++i) backward_then_weight(c0);
   for (std::uint32_t i = 0; i < r; ++i) order.weight(c1);
   order.remaining_weights();
-}
-
-}  // namespace
-
-result<std::vector<sequence>> zb_v(const pipeline_shape& shape) {
-  if (auto fit = needs_placement("zb_v", shape, placement::v); !fit) return fit.failure();
-  const auto p = shape.stages;
-  const auto m = shape.microbatches;
-  auto orders = order_stages(shape, [&](std::uint32_t r, sequence_builder& order) {
-    // The pattern needs 2p-1 microbatches to close; those beyond the step's own are dropped.
-    zb_v_order(p, r, std::max(m, 2 * p - 1), order);
-  });
-  for (auto& order : orders) std::erase_if(order, [&](const task& t) { return t.mb.value() >= m; });
-  return orders;
 }
 
 }  // namespace rrfp::policies

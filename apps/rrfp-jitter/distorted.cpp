@@ -31,7 +31,7 @@ class one_lane final : public policy {
   lane_order order(const stage_view&) const override { return {.lane = {0}, .count = 1}; }
 
  private:
-  const std::string_view name_;
+  const std::string name_;
   const std::unique_ptr<policy> base_;
   const rank_function rank_of_;
 };
@@ -39,31 +39,20 @@ class one_lane final : public policy {
 /// The function of a stage.
 using rank_function_maker = std::function<rank_function(stage_id)>;
 
-class distorted_set final : public policy_set {
- public:
-  distorted_set(std::string_view how, std::shared_ptr<const policy_set> base,
-                rank_function_maker make_rank)
-      : base_(std::move(base)), make_rank_(std::move(make_rank)) {
-    RRFP_CHECK(base_ != nullptr, "base must not be null");
-    name_ = std::string{how} + " " + std::string{base_->name()};
-  }
-
-  std::string_view name() const override { return name_; }
-  std::unique_ptr<policy> make(stage_id stage) const override {
-    return std::make_unique<one_lane>(name_, base_->make(stage), make_rank_(stage));
-  }
-  const std::vector<sequence>* sequences() const override { return nullptr; }
-
- private:
-  const std::shared_ptr<const policy_set> base_;
-  const rank_function_maker make_rank_;
-  std::string name_;
-};
+std::shared_ptr<const policy_set> distorted(std::string_view how,
+                                            std::shared_ptr<const policy_set> base,
+                                            rank_function_maker make_rank) {
+  RRFP_CHECK(base != nullptr, "base must not be null");
+  const auto name = std::string{how} + " " + std::string{base->name()};
+  return std::make_shared<const policy_set>(name, [=](stage_id stage) {
+    return std::make_unique<one_lane>(name, base->make(stage), make_rank(stage));
+  });
+}
 
 }  // namespace
 
 std::shared_ptr<const policy_set> make_reversed(std::shared_ptr<const policy_set> base) {
-  return std::make_shared<distorted_set>("reversed", std::move(base), [](stage_id) {
+  return distorted("reversed", std::move(base), [](stage_id) {
     return [](const policy& of, const task& t) {
       // The last lane comes first, and within a lane the last task.
       constexpr auto lane_size = std::numeric_limits<std::uint64_t>::max() / lanes_max;
@@ -75,7 +64,7 @@ std::shared_ptr<const policy_set> make_reversed(std::shared_ptr<const policy_set
 
 std::shared_ptr<const policy_set> make_shuffled(std::shared_ptr<const policy_set> base,
                                                 std::uint64_t seed) {
-  return std::make_shared<distorted_set>("shuffled", std::move(base), [seed](stage_id stage) {
+  return distorted("shuffled", std::move(base), [seed](stage_id stage) {
     return [key = mix(seed + 0x9e3779b97f4a7c15U * (stage.value() + 1))](const policy&,
                                                                          const task& t) {
       const auto kind = static_cast<std::uint64_t>(t.kind);

@@ -23,7 +23,7 @@ result<std::shared_ptr<const policy_set>> recorded(job::job j) {
   if (!costs) return costs.failure();
   auto orders = simulate::nominal_sequences(plan::simulation_of(*dispatch, *costs, 1), *costs);
   if (!orders) return orders.failure();
-  return make_fixed_policy_set(j.dispatch.policy, std::move(*orders));
+  return std::make_shared<const policy_set>(j.dispatch.policy, std::move(*orders));
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ inline std::shared_ptr<const policy_set> policies_of(const choice_of_run& c,
       [policies](const pipeline_shape&, stage_id stage) { return policies->make(stage); }};
   auto order = simulate::nominal_sequences(rounds, simulate::stage_costs{shape, {}});
   RRFP_CHECK(order.ok(), "rounds become a sequence");
-  return make_fixed_policy_set(c.policy, std::move(*order));
+  return std::make_shared<const policy_set>(c.policy, std::move(*order));
 }
 
 /// Without what the ranks compute.

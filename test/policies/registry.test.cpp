@@ -142,7 +142,8 @@ TEST_CASE("a table that is too large is refused") {
 }
 
 TEST_CASE("given sequences become a policy set") {
-  const auto set = make_fixed_policy_set("nominal", sequences_of("gpipe", linear(2, 2)));
+  const auto set =
+      std::make_shared<const policy_set>("nominal", sequences_of("gpipe", linear(2, 2)));
   CHECK(set->name() == "nominal");
   CHECK(*set->sequences() == sequences_of("gpipe", linear(2, 2)));
   CHECK(set->make(stage_id{0})->name() == "nominal");

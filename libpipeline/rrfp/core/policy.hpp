@@ -12,9 +12,11 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <rrfp/base/result.hpp>
@@ -92,11 +94,23 @@ struct policy_info {
 /// object that it makes belongs to one thread.
 class policy_set {
  public:
-  virtual ~policy_set() = default;
-  virtual std::string_view name() const = 0;
-  virtual std::unique_ptr<policy> make(stage_id stage) const = 0;
+  using maker = std::function<std::unique_ptr<policy>(stage_id)>;
+
+  /// `make` is thread-safe.
+  policy_set(std::string_view name, maker make) : name_(name), make_(std::move(make)) {}
+  /// A fixed schedule of `sequences`, one per stage, which must pass check_sequences().
+  policy_set(std::string_view name, std::vector<sequence> sequences)
+      : name_(name), sequences_(std::move(sequences)) {}
+
+  std::string_view name() const { return name_; }
+  std::unique_ptr<policy> make(stage_id stage) const;
   /// The sequences of a fixed schedule, one per stage; null for policies that work in rounds.
-  virtual const std::vector<sequence>* sequences() const = 0;
+  const std::vector<sequence>* sequences() const { return make_ ? nullptr : &sequences_; }
+
+ private:
+  const std::string name_;
+  const maker make_;
+  const std::vector<sequence> sequences_;
 };
 
 /// Thread-safe.
@@ -112,9 +126,5 @@ class policy_registry {
   virtual result<std::shared_ptr<const policy_set>> make(std::string_view name,
                                                          const pipeline_shape& shape) const = 0;
 };
-
-/// Makes a fixed schedule from `sequences`, which must pass check_sequences().
-std::shared_ptr<const policy_set> make_fixed_policy_set(std::string_view name,
-                                                        std::vector<sequence> sequences);
 
 }  // namespace rrfp

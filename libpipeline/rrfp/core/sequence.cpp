@@ -142,32 +142,16 @@ class sequence_policy final : public policy {
   std::vector<bool> fused_;
 };
 
-class fixed_set final : public policy_set {
- public:
-  fixed_set(std::string_view name, std::vector<sequence> sequences)
-      : name_(name), sequences_(std::move(sequences)) {}
-
-  std::string_view name() const override { return name_; }
-  std::unique_ptr<policy> make(stage_id stage) const override {
-    RRFP_CHECK(stage.value() < sequences_.size(), "the stage must belong to the schedule");
-    return make_sequence_policy(name_, sequences_[stage.value()]);
-  }
-  const std::vector<sequence>* sequences() const override { return &sequences_; }
-
- private:
-  const std::string name_;
-  const std::vector<sequence> sequences_;
-};
-
 }  // namespace
 
 std::unique_ptr<policy> make_sequence_policy(std::string_view name, sequence order) {
   return std::make_unique<sequence_policy>(name, order);
 }
 
-std::shared_ptr<const policy_set> make_fixed_policy_set(std::string_view name,
-                                                        std::vector<sequence> sequences) {
-  return std::make_shared<const fixed_set>(name, std::move(sequences));
+std::unique_ptr<policy> policy_set::make(stage_id stage) const {
+  if (make_) return make_(stage);
+  RRFP_CHECK(stage.value() < sequences_.size(), "the stage must belong to the schedule");
+  return make_sequence_policy(name_, sequences_[stage.value()]);
 }
 
 status check_sequence(const pipeline_shape& shape, stage_id stage, const sequence& order) {

@@ -56,7 +56,7 @@ result<std::shared_ptr<const policy_set>> policies_of(const job::job& j,
   if (costs.has_bytes()) rounds.slot_bytes = bytes_of(costs);
   auto order = simulate::nominal_sequences(rounds, costs);
   if (!order) return order.failure();
-  return make_fixed_policy_set(j.dispatch.policy, std::move(*order));
+  return std::make_shared<const policy_set>(j.dispatch.policy, std::move(*order));
 }
 
 status check_memory(const job::job& j, const policy_set& policies) {

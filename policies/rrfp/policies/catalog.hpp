@@ -1,6 +1,7 @@
 /// The factory functions of all policies; the registry names them.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -8,6 +9,7 @@
 #include <rrfp/base/result.hpp>
 #include <rrfp/core/placement.hpp>
 #include <rrfp/core/policy.hpp>
+#include <rrfp/policies/sequence_builder.hpp>
 
 namespace rrfp::policies {
 
@@ -20,15 +22,16 @@ std::unique_ptr<policy> make_fb(const pipeline_shape& shape, stage_id stage);
 std::unique_ptr<policy> make_f_priority(const pipeline_shape& shape, stage_id stage);
 std::unique_ptr<policy> make_b_priority(const pipeline_shape& shape, stage_id stage);
 
-// ---- fixed schedules: one sequence per stage; the error says which shape was expected
+// ---- fixed schedules: each writes the order of stage `s` of a shape that the registry allows; it
+// may write more microbatches than the shape has, which are dropped
 
-result<std::vector<sequence>> one_f_one_b(const pipeline_shape& shape);
-result<std::vector<sequence>> gpipe(const pipeline_shape& shape);
-result<std::vector<sequence>> interleaved_1f1b(const pipeline_shape& shape);
-result<std::vector<sequence>> zb_h1(const pipeline_shape& shape);
-result<std::vector<sequence>> zb_h2(const pipeline_shape& shape);
-result<std::vector<sequence>> zb_v(const pipeline_shape& shape);
-result<std::vector<sequence>> dualpipe_v(const pipeline_shape& shape);
+void one_f_one_b(const pipeline_shape& shape, std::uint32_t s, sequence_builder& order);
+void gpipe(const pipeline_shape& shape, std::uint32_t s, sequence_builder& order);
+void interleaved_1f1b(const pipeline_shape& shape, std::uint32_t s, sequence_builder& order);
+void zb_h1(const pipeline_shape& shape, std::uint32_t s, sequence_builder& order);
+void zb_h2(const pipeline_shape& shape, std::uint32_t s, sequence_builder& order);
+void zb_v(const pipeline_shape& shape, std::uint32_t s, sequence_builder& order);
+void dualpipe_v(const pipeline_shape& shape, std::uint32_t s, sequence_builder& order);
 
 /// The table in the file `path`, checked by check_sequences().
 result<std::vector<sequence>> table(std::string_view path, const pipeline_shape& shape);

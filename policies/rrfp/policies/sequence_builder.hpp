@@ -48,16 +48,4 @@ class sequence_builder {
   std::vector<task> due_;                 ///< W whose B is written, oldest first
 };
 
-/// The orders of all stages: `write(s, order)` writes that of stage s.
-template <class Write>
-std::vector<sequence> order_stages(const pipeline_shape& shape, Write write) {
-  std::vector<sequence> orders;
-  for (std::uint32_t s = 0; s < shape.stages; ++s) {
-    sequence_builder order{shape.chunks};
-    write(s, order);
-    orders.push_back(std::move(order).take());
-  }
-  return orders;
-}
-
 }  // namespace rrfp::policies
