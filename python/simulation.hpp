@@ -54,12 +54,10 @@ inline result<std::vector<simulated_run>> simulate_job(const std::optional<std::
   if (!j) return j.failure();
   std::vector<simulated_run> runs;
   for (const auto& one : job::variants(*j)) {
-    const auto dispatch = plan::make_dispatch_plan(one, policies);
-    if (!dispatch) return dispatch.failure();
-    const auto costs = plan::expected_costs(one);
-    if (!costs) return costs.failure();
+    const auto simulation = plan::simulation_of(one, policies, steps);
+    if (!simulation) return simulation.failure();
     recorder watcher;
-    auto report = simulate::run(plan::simulation_of(*dispatch, *costs, steps), *costs, &watcher);
+    auto report = simulate::run(*simulation, simulation->costs, &watcher);
     if (watcher.interrupt) std::rethrow_exception(watcher.interrupt);
     if (!report) return within(one.source, report.failure());
     runs.push_back({one.name, *std::move(report), std::move(watcher.tasks)});

@@ -17,11 +17,9 @@ constexpr std::uint64_t stale_seed_offset = std::uint64_t{1} << 40;
 result<std::shared_ptr<const policy_set>> recorded(job::job j) {
   j.dispatch.mode = dispatch_mode::ready;
   study::options_of(j).dispatch.messages = study::messages_kind::asynchronous;
-  const auto dispatch = plan::make_dispatch_plan(j, policies::registry());
-  if (!dispatch) return dispatch.failure();
-  const auto costs = plan::expected_costs(j);
-  if (!costs) return costs.failure();
-  auto orders = simulate::nominal_sequences(plan::simulation_of(*dispatch, *costs, 1), *costs);
+  const auto simulation = plan::simulation_of(j, policies::registry(), 1);
+  if (!simulation) return simulation.failure();
+  auto orders = simulate::nominal_sequences(*simulation, simulation->costs);
   if (!orders) return orders.failure();
   return std::make_shared<const policy_set>(j.dispatch.policy, std::move(*orders));
 }

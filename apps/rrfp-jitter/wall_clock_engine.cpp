@@ -21,11 +21,10 @@ constexpr double hang_timeout_s = 600;
 /// In mode in-order a schedule may stall; the simulator finds that out at once.
 status check_ends(const cell& c, replica_id replica) {
   if (c.job.dispatch.mode == dispatch_mode::ready) return success();
-  const auto dispatch = plan::make_dispatch_plan(c.job, experiment::cell_policies{c});
-  if (!dispatch) return dispatch.failure();
-  const auto costs = plan::expected_costs(c.job, replica);
-  if (!costs) return costs.failure();
-  const auto ran = simulate::run(plan::simulation_of(*dispatch, *costs, c.job.train.steps), *costs);
+  const experiment::cell_policies policies{c};
+  const auto simulation = plan::simulation_of(c.job, policies, c.job.train.steps, replica);
+  if (!simulation) return simulation.failure();
+  const auto ran = simulate::run(*simulation, simulation->costs);
   if (!ran) return ran.failure();
   return success();
 }

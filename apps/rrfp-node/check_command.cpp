@@ -170,23 +170,20 @@ using duration = std::chrono::duration<double>;
 using clock = std::chrono::steady_clock;
 
 int print_plan(const job::job& j, const actors::session_setup& setup, std::uint32_t nodes) {
-  const auto dispatch = plan::make_dispatch_plan(j, policies::registry());
+  const auto steps = steps_to_simulate(j, job::effective_shape(j));
+  auto dispatch = plan::simulation_of(j, policies::registry(), steps);
   if (!dispatch) return end_with(dispatch.failure());
-  const auto expected = plan::expected_costs(j);
-  if (!expected) return end_with(expected.failure());
   const auto places = plan::node_places::make(j, nodes);
   if (!places) return end_with(places.failure());
   const auto cut = job::layers_of_parts(j);
   const auto sizes = compute::expected_layout(j.model, j.data);
   const auto chunks = compute::estimate(j.model, sizes, cut, j.pipeline.tp, j.pipeline.recompute);
-  const auto steps = steps_to_simulate(j, dispatch->shape);
-  auto simulation = plan::simulation_of(*dispatch, steps);
-  simulation.slot_bytes = [&](step_id, stage_id s, microbatch_id) {
+  dispatch->slot_bytes = [&](step_id, stage_id s, microbatch_id) {
     return compute::slot_bytes(chunks, dispatch->shape, s);
   };
   std::optional<simulate::report> predicted;
   if (steps > 0) {
-    auto simulated = simulate::run(simulation, *expected);
+    auto simulated = simulate::run(*dispatch, dispatch->costs);
     if (!simulated) return end_with(within(j.source, simulated.failure()));
     predicted = std::move(*simulated);
   }

@@ -99,32 +99,30 @@ class observers final : public simulate::observer {
 };
 
 status simulate_one(const options& wanted, const job::job& j, std::string& json) {
-  const auto dispatch = plan::make_dispatch_plan(j, policies::registry());
-  if (!dispatch) return dispatch.failure();
-  const auto expected = plan::expected_costs(j);
-  if (!expected) return expected.failure();
-  const simulate::cost_model* costs = &*expected;
-  const auto simulation = plan::simulation_of(*dispatch, *expected, wanted.steps);
-  auto table = result<simulate::duration_table>{simulate::duration_table{dispatch->shape}};
+  const auto simulation = plan::simulation_of(j, policies::registry(), wanted.steps);
+  if (!simulation) return simulation.failure();
+  const auto& shape = simulation->shape;
+  const simulate::cost_model* costs = &simulation->costs;
+  auto table = result<simulate::duration_table>{simulate::duration_table{shape}};
   std::optional<admitted_costs> admitted;
   if (!wanted.durations.empty()) {
-    table = simulate::duration_table::read(wanted.durations, dispatch->shape);
+    table = simulate::duration_table::read(wanted.durations, shape);
     if (!table) return table.failure();
-    costs = &admitted.emplace(*table, dispatch->shape, j.dispatch.admit, wanted.steps);
-    if (auto covered = costs->covers(simulation); !covered)
+    costs = &admitted.emplace(*table, shape, j.dispatch.admit, wanted.steps);
+    if (auto covered = costs->covers(*simulation); !covered)
       return within(wanted.durations, covered.failure());
   }
 
   observers watchers;
   apps::gap_list gaps;
-  simulate::duration_recorder durations{dispatch->shape};
+  simulate::duration_recorder durations{shape};
   if (wanted.gaps) watchers.add(&gaps);
   if (!wanted.write_durations.empty()) watchers.add(&durations);
-  const auto ran = simulate::run(simulation, *costs, &watchers);
+  const auto ran = simulate::run(*simulation, *costs, &watchers);
   if (!ran) return within(j.source, ran.failure());
 
-  apps::print("{}: {}{}", j.name, apps::table_of(*ran, *dispatch), apps::text_of(gaps));
-  json += apps::json_of(*ran, *dispatch, j.name) + "\n";
+  apps::print("{}: {}{}", j.name, apps::table_of(*ran, *simulation), apps::text_of(gaps));
+  json += apps::json_of(*ran, *simulation, j.name) + "\n";
   if (auto written =
           apps::write_output("--write-durations", wanted.write_durations, durations.table().text());
       !written)
@@ -133,7 +131,7 @@ status simulate_one(const options& wanted, const job::job& j, std::string& json)
   std::vector<sequence> order;
   for (const auto& stage : ran->stages) order.push_back(stage.order);
   return apps::write_output("--write-schedule", wanted.write_schedule,
-                            policies::write_csv(order, dispatch->shape));
+                            policies::write_csv(order, shape));
 }
 
 status forecast_from(const options& wanted) {

@@ -147,12 +147,10 @@ result<double> rerouted_steps::seconds_of(const std::vector<part>& parts) {
 result<std::vector<double>> rerouted_steps::simulated(const part& p) const {
   auto joint = job_;
   joint.pipeline.microbatches = p.microbatches;
-  const auto dispatch = plan::make_dispatch_plan(joint, policies::registry());
-  if (!dispatch) return dispatch.failure();
-  const auto costs = plan::expected_costs(joint, replica_id{p.replicas.front()});
-  if (!costs) return costs.failure();
-  auto simulation = plan::simulation_of(*dispatch, *costs, steps_);
-  for (auto& limit : simulation.limits) {
+  auto simulation =
+      plan::simulation_of(joint, policies::registry(), steps_, replica_id{p.replicas.front()});
+  if (!simulation) return simulation.failure();
+  for (auto& limit : simulation->limits) {
     limit.slots *= static_cast<std::uint32_t>(p.replicas.size());
     limit.run_ahead *= static_cast<std::uint32_t>(p.replicas.size());
     limit.activations *= static_cast<std::uint32_t>(p.replicas.size());
@@ -160,8 +158,8 @@ result<std::vector<double>> rerouted_steps::simulated(const part& p) const {
   }
   std::vector<double> busy;
   for (const auto most : p.busiest) busy.push_back(double(most) / p.microbatches);
-  const auto ran =
-      simulate::run(simulation, shared_costs{*costs, dispatch->shape, std::move(busy)});
+  const auto ran = simulate::run(
+      *simulation, shared_costs{simulation->costs, simulation->shape, std::move(busy)});
   if (!ran) return within(job_.source, ran.failure());
   std::vector<double> seconds;
   for (const auto& step : ran->steps) seconds.push_back(double(step.makespan) * 1e-9);

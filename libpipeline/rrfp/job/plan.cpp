@@ -120,17 +120,22 @@ result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registr
   return p;
 }
 
-simulate::plan simulation_of(const dispatch_plan& p, std::uint64_t steps) {
+simulate::plan simulation_of(const dispatch_plan& p, const simulate::stage_costs& costs,
+                             std::uint64_t steps) {
   simulate::plan simulation = p;
   simulation.steps = steps;
+  if (costs.has_bytes()) simulation.slot_bytes = bytes_of(costs);
   return simulation;
 }
 
-simulate::plan simulation_of(const dispatch_plan& p, const simulate::stage_costs& costs,
-                             std::uint64_t steps) {
-  auto simulation = simulation_of(p, steps);
-  if (costs.has_bytes()) simulation.slot_bytes = bytes_of(costs);
-  return simulation;
+result<job_simulation> simulation_of(const job::job& j, const policy_registry& policies,
+                                     std::uint64_t steps, replica_id replica) {
+  auto p = make_dispatch_plan(j, policies);
+  if (!p) return p.failure();
+  auto costs = expected_costs(j, replica);
+  if (!costs) return costs.failure();
+  static_cast<simulate::plan&>(*p) = simulation_of(*p, *costs, steps);
+  return job_simulation{*std::move(p), *std::move(costs)};
 }
 
 }  // namespace rrfp::plan

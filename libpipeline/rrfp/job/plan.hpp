@@ -29,10 +29,17 @@ result<simulate::stage_costs> expected_costs(const job::job& j, replica_id repli
 /// The same without jitter and delays.
 simulate::stage_costs nominal_costs(const job::job& j);
 
-/// The simulation of so many steps. The result holds no reference to `p`.
-simulate::plan simulation_of(const dispatch_plan& p, std::uint64_t steps);
-/// The same with the bytes that the costs count, if they do.
+/// The simulation of so many steps, with the bytes that the costs count, if they do. The result
+/// holds no reference to `p`.
 simulate::plan simulation_of(const dispatch_plan& p, const simulate::stage_costs& costs,
                              std::uint64_t steps);
+
+/// The simulation of so many steps of a job, with its expected costs.
+struct job_simulation : dispatch_plan {
+  simulate::stage_costs costs;
+};
+/// Errors: those of make_dispatch_plan() and expected_costs().
+result<job_simulation> simulation_of(const job::job& j, const policy_registry& policies,
+                                     std::uint64_t steps, replica_id replica = replica_id{0});
 
 }  // namespace rrfp::plan
