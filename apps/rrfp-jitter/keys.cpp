@@ -2,8 +2,8 @@
 
 #include <array>
 
+#include <rrfp/base/printable.hpp>
 #include <rrfp/job/key_types.hpp>
-#include <rrfp/job/wrapped.hpp>
 
 namespace rrfp::experiment {
 
@@ -103,8 +103,8 @@ std::string reference_of(std::string_view title, const job::key_table<Root>& tab
     const auto preset = k.get ? job::to_toml(k.get(defaults)) : "";
     const bool shown = !preset.empty() && preset != "\"\"" && preset != "[]";
     text += k.path + (shown ? " = " + preset : "") + "\n" +
-            job::wrapped(k.type + (k.unit.empty() ? "" : "; " + k.unit), "    ", 80) +
-            job::wrapped(k.meaning, "    ", 80);
+            wrapped(k.type + (k.unit.empty() ? "" : "; " + k.unit), "    ", 80) +
+            wrapped(k.meaning, "    ", 80);
   }
   return text;
 }

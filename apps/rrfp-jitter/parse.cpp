@@ -3,7 +3,7 @@
 #include <tuple>
 
 #include <rrfp/io/text_file.hpp>
-#include <rrfp/job/check_job.hpp>
+#include <rrfp/job/job.hpp>
 #include <rrfp/job/overrides.hpp>
 #include <rrfp/job/schema.hpp>
 #include <rrfp/job/value.hpp>

@@ -43,9 +43,7 @@ result<checkpoint::found_checkpoint> find_checkpoint(const std::string& path) {
 }
 
 result<job::model_options> model_of(const checkpoint::found_checkpoint& from) {
-  std::vector<job::setting> identity;
-  for (const auto& s : from.contents.identity) identity.push_back({s.key, s.value});
-  auto model = job::model_of(identity);
+  auto model = job::model_of(from.contents.identity);
   if (!model) return within(from.folder, model.failure());
   if (auto can = hugging_face::check_expressible(*model); !can)
     return within(from.folder, can.failure());

@@ -1,7 +1,7 @@
 #include <CLI/CLI.hpp>
 
+#include <rrfp/base/printable.hpp>
 #include <rrfp/job/job.hpp>
-#include <rrfp/job/wrapped.hpp>
 #include <rrfp/policies/registry.hpp>
 
 #include "../common/checks.hpp"
@@ -17,7 +17,7 @@ namespace {
 int print_policies() {
   const auto print_row = [](std::string_view name, std::string_view kind,
                             std::string_view summary) {
-    const auto text = job::wrapped(summary, std::string(27, ' '), 80);
+    const auto text = wrapped(summary, std::string(27, ' '), 80);
     print("{:<17}{:<10}{}", name, kind, text.substr(27));
   };
   for (const auto& p : policies::registry().known())

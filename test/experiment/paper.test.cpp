@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <set>
 
-#include <rrfp/job/check_job.hpp>
+#include <rrfp/job/job.hpp>
 #include <rrfp/policies/registry.hpp>
 
 #include "cell.hpp"

@@ -2,7 +2,7 @@
 #include <sys/stat.h>
 #include <catch2/catch.hpp>
 
-#include <rrfp/job/check_job.hpp>
+#include <rrfp/job/job.hpp>
 #include <rrfp/policies/registry.hpp>
 
 #include "job_texts.hpp"

@@ -9,7 +9,6 @@ namespace rrfp::testing {
 namespace {
 
 using job::job_use;
-using job::setting;
 
 const std::string trainable = "[data]\ntext = [\"/\"]\n";
 
@@ -117,9 +116,9 @@ TEST_CASE("The model is restored from an identity") {
   auto with_files = job::identity(j);
   with_files.push_back({"model.pretrained", "xxh64 0123456789abcdef"});
   CHECK(*job::model_of(with_files) == j.model);
-  const std::vector<job::setting> unknown{{"model.colour", "3"}};
+  const std::vector<setting> unknown{{"model.colour", "3"}};
   CHECK(job::model_of(unknown).message() == "model.colour: unknown key");
-  const std::vector<job::setting> unreadable{{"model.hidden", "\"many\""}};
+  const std::vector<setting> unreadable{{"model.hidden", "\"many\""}};
   CHECK_THAT(job::model_of(unreadable).message(), Catch::Contains("model.hidden: expected"));
 }
 

@@ -2,7 +2,7 @@
 #include <functional>
 #include <memory>
 
-#include <rrfp/job/check_job.hpp>
+#include <rrfp/job/job.hpp>
 #include <rrfp/study/options.hpp>
 
 #include "program.hpp"

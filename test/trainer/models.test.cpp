@@ -12,7 +12,7 @@
 
 #include <rrfp/accelerator/load.hpp>
 #include <rrfp/base/step_name.hpp>
-#include <rrfp/job/check_job.hpp>
+#include <rrfp/job/job.hpp>
 #include <rrfp/keyed_generator.hpp>
 
 #include "http.hpp"

@@ -13,12 +13,6 @@ namespace rrfp::actors {
 
 namespace {
 
-std::vector<checkpoint::setting> settings_of(const std::vector<job::setting>& all) {
-  std::vector<checkpoint::setting> made;
-  for (const auto& s : all) made.push_back({s.key, s.value});
-  return made;
-}
-
 constexpr std::string_view microbatches_key = "pipeline.microbatches";
 
 /// The microbatches of a step are compared over all replicas together.
@@ -38,7 +32,7 @@ status check_resumable(const job::job& j, const checkpoint_setup& setup,
                        const checkpoint::found_checkpoint& from,
                        std::vector<std::string>& changed) {
   const auto& saved = from.contents;
-  for (const auto& d : differences(saved.identity, setup.head.identity)) {
+  for (const auto& d : checkpoint::differences(saved.identity, setup.head.identity)) {
     if (d.key == microbatches_key) return other_microbatches(j, from, d);
     return job::blame(j, d.key,
                       fmt::format("expected {}, as in the checkpoint {}, got {}", d.saved,
@@ -48,7 +42,7 @@ status check_resumable(const job::job& j, const checkpoint_setup& setup,
     return job::blame(j, "train.steps",
                       fmt::format("expected at least the {} steps of the checkpoint {}, got {}",
                                   saved.step, from.folder, j.train.steps));
-  for (const auto& d : differences(saved.course, setup.head.course))
+  for (const auto& d : checkpoint::differences(saved.course, setup.head.course))
     changed.push_back(fmt::format("{} was {} in the checkpoint {}, and is {}", d.key, d.saved,
                                   from.folder, d.now.empty() ? "gone" : d.now));
   return success();
@@ -71,9 +65,9 @@ std::string fingerprint_of(const safetensors::collection& weights) {
   return "xxh64 " + checkpoint::hex(sum.value());
 }
 
-std::vector<checkpoint::setting> identity_of(const job::job& j, std::optional<std::uint64_t> data,
-                                             const safetensors::collection* weights) {
-  auto all = settings_of(job::identity(j));
+std::vector<setting> identity_of(const job::job& j, std::optional<std::uint64_t> data,
+                                 const safetensors::collection* weights) {
+  auto all = job::identity(j);
   // First, because most of the model follows from it.
   all.insert(all.begin(),
              {"model.pretrained", weights == nullptr ? "none" : fingerprint_of(*weights)});
@@ -87,9 +81,9 @@ std::vector<checkpoint::setting> identity_of(const job::job& j, std::optional<st
   return all;
 }
 
-std::vector<checkpoint::setting> identity_without_model(const job::job& j) {
-  auto all = settings_of(job::identity(j));
-  std::erase_if(all, [](const checkpoint::setting& s) {
+std::vector<setting> identity_without_model(const job::job& j) {
+  auto all = job::identity(j);
+  std::erase_if(all, [](const setting& s) {
     return s.key.starts_with("model.") || s.key.starts_with("vision.") ||
            s.key.starts_with("data.");
   });
@@ -97,14 +91,14 @@ std::vector<checkpoint::setting> identity_without_model(const job::job& j) {
 }
 
 std::optional<checkpoint_setup> checkpoint_setup_of(const job::job& j,
-                                                    std::vector<checkpoint::setting> identity) {
+                                                    std::vector<setting> identity) {
   if (j.checkpoint.dir.empty()) return std::nullopt;
   checkpoint_setup setup;
   setup.dir = j.checkpoint.dir;
   setup.every = j.checkpoint.every;
   auto& head = setup.head;
   head.identity = std::move(identity);
-  head.course = settings_of(job::course(j));
+  head.course = job::course(j);
   head.shape = job::effective_shape(j);
   head.tp = j.pipeline.tp;
   head.replicas = j.pipeline.replicas;

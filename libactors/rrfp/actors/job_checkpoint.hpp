@@ -15,17 +15,17 @@ namespace rrfp::actors {
 
 /// How the job saves; nothing if it makes no checkpoints. The caller opens the ring.
 std::optional<checkpoint_setup> checkpoint_setup_of(const job::job& j,
-                                                    std::vector<checkpoint::setting> identity);
+                                                    std::vector<setting> identity);
 
 /// The settings that a resumed run must share with the earlier run: job::identity() and the
 /// fingerprint of its data, and the contents of model.pretrained (`weights`), which may be null.
-std::vector<checkpoint::setting> identity_of(const job::job& j, std::optional<std::uint64_t> data,
-                                             const safetensors::collection* weights);
+std::vector<setting> identity_of(const job::job& j, std::optional<std::uint64_t> data,
+                                 const safetensors::collection* weights);
 /// Identifies the weights of a folder: "xxh64 " and a hash of the names, dtypes, shapes, and first
 /// and last bytes of all tensors. Does not depend on how files divide them.
 std::string fingerprint_of(const safetensors::collection& weights);
 /// identity_of() for a model and data that the job file does not describe.
-std::vector<checkpoint::setting> identity_without_model(const job::job& j);
+std::vector<setting> identity_without_model(const job::job& j);
 
 struct resume_choice {
   /// The folder into which earlier checkpoints were moved; empty: none were.

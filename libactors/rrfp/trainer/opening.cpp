@@ -2,7 +2,7 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/compute/user_functions.hpp>
-#include <rrfp/job/check_job.hpp>
+#include <rrfp/job/job.hpp>
 #include <rrfp/policies/guarded_policy.hpp>
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/torch_actors/torch_framework.hpp>

@@ -1,5 +1,7 @@
 #include <rrfp/base/printable.hpp>
 
+#include <sstream>
+
 namespace rrfp {
 
 namespace {
@@ -58,6 +60,24 @@ std::string alternatives(const std::vector<std::string>& words) {
   for (std::size_t i = 0; i < words.size(); ++i)
     text += (i == 0 ? "" : i + 1 < words.size() ? ", " : " or ") + words[i];
   return text;
+}
+
+std::string wrapped(std::string_view text, std::string_view prefix, std::size_t columns) {
+  std::string out;
+  std::size_t column = 0;
+  std::istringstream words{std::string{text}};
+  for (std::string word; words >> word; column += 1 + word.size()) {
+    const bool begins = column == 0 || column + 1 + word.size() > columns;
+    if (begins) {
+      if (column != 0) out += "\n";
+      out += prefix;
+      column = prefix.size() - 1;
+    } else {
+      out += " ";
+    }
+    out += word;
+  }
+  return out.empty() ? out : out + "\n";
 }
 
 }  // namespace rrfp

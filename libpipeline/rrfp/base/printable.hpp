@@ -19,4 +19,8 @@ std::string printable(std::string_view text, std::size_t bytes_max = 80);
 /// "a, b or c".
 std::string alternatives(const std::vector<std::string>& words);
 
+/// The words of the text, in lines of at most `columns` characters that begin with `prefix` and end
+/// with a newline; longer words have a line of their own.
+std::string wrapped(std::string_view text, std::string_view prefix, std::size_t columns);
+
 }  // namespace rrfp

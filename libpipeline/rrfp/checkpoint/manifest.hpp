@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <rrfp/base/result.hpp>
+#include <rrfp/base/setting.hpp>
 #include <rrfp/core/placement.hpp>
 #include <rrfp/core/ring_plan.hpp>
 
@@ -23,14 +24,6 @@ namespace rrfp::checkpoint {
 /// Manifests of another format are refused.
 inline constexpr std::uint32_t format_version = 1;
 inline constexpr std::uint64_t manifest_bytes_max = std::uint64_t{64} << 20;
-
-/// A key of the job and its value as text.
-struct setting {
-  std::string key;
-  std::string value;
-
-  bool operator==(const setting&) const = default;
-};
 
 struct manifest {
   /// Number of complete steps.

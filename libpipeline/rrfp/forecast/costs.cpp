@@ -27,14 +27,14 @@ nanoseconds merged_costs::compute(step_id step, stage_id stage, const task& t) c
   nanoseconds sum = 0;
   for (const auto number : {0u, 1u}) {
     const auto at = recorded_.at(half(merged, number));
-    sum += costs_of_step::compute(step, at.stage, as_recorded(t, at.chunk));
+    sum += all_.compute(step, at.stage, as_recorded(t, at.chunk));
   }
   return sum;
 }
 
 nanoseconds merged_costs::link(step_id step, virtual_stage_id to, const task& t) const {
   const auto into = half(to, t.kind == task_kind::forward ? 0 : 1);
-  return costs_of_step::link(step, into, as_recorded(t, recorded_.at(into).chunk));
+  return all_.link(step, into, as_recorded(t, recorded_.at(into).chunk));
 }
 
 }  // namespace rrfp::forecast

@@ -11,22 +11,6 @@ namespace rrfp::forecast {
 
 using simulate::nanoseconds;
 
-/// The costs of one step as those of step 0.
-class costs_of_step : public simulate::cost_model {
- public:
-  costs_of_step(const simulate::cost_model& all, step_id step) : all_(all), step_(step) {}
-  nanoseconds compute(step_id, stage_id stage, const task& t) const override {
-    return all_.compute(step_, stage, t);
-  }
-  nanoseconds link(step_id, virtual_stage_id to, const task& t) const override {
-    return all_.link(step_, to, t);
-  }
-
- private:
-  const simulate::cost_model& all_;
-  step_id step_;
-};
-
 /// Each forward, and each backward, of a microbatch takes the mean over all virtual stages.
 class even_costs final : public simulate::cost_model {
  public:
@@ -51,11 +35,11 @@ class even_costs final : public simulate::cost_model {
 
 /// The costs of a pipeline of half as many stages: each is two neighbours of the recorded one. Its
 /// microbatches are those from `first` on.
-class merged_costs final : public costs_of_step {
+class merged_costs final : public simulate::cost_model {
  public:
-  merged_costs(const simulate::cost_model& all, step_id step, const pipeline_shape& recorded,
+  merged_costs(const simulate::cost_model& all, const pipeline_shape& recorded,
                const pipeline_shape& merged, std::uint32_t first)
-      : costs_of_step(all, step), recorded_(recorded), merged_(merged), first_(first) {}
+      : all_(all), recorded_(recorded), merged_(merged), first_(first) {}
   nanoseconds compute(step_id step, stage_id stage, const task& t) const override;
   nanoseconds link(step_id step, virtual_stage_id to, const task& t) const override;
 
@@ -68,6 +52,7 @@ class merged_costs final : public costs_of_step {
     return {t.kind, microbatch_id{t.mb.value() + first_}, chunk};
   }
 
+  const simulate::cost_model& all_;
   const pipeline_shape& recorded_;
   const pipeline_shape& merged_;
   std::uint32_t first_;

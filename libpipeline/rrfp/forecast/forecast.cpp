@@ -189,7 +189,7 @@ class forecaster {
     for (const auto step : profile_.steps) {
       const auto& of_run = steps_.at(step);
       if (auto ends = check_sequences(profile_.shape, of_run.order); !ends) return ends.failure();
-      const auto ran = simulate::run(in_order(of_run.order), costs_of_step{recorded_, step});
+      const auto ran = simulate::run(in_order(of_run.order, step), recorded_);
       if (!ran) return ran.failure();
       const replayed_step s{step, milliseconds(std::max<nanoseconds>(of_run.end - of_run.begin, 1)),
                             milliseconds(ran->makespan)};
@@ -208,9 +208,10 @@ class forecaster {
     return success();
   }
 
-  simulate::plan in_order(const std::vector<sequence>& order) const {
+  simulate::plan in_order(const std::vector<sequence>& order, step_id step) const {
     simulate::plan plan;
     plan.shape = profile_.shape;
+    plan.first = step;
     plan.rule.mode = dispatch_mode::in_order;
     plan.rule.weight_pieces = 1;
     plan.rule.make_policy = [&order](const pipeline_shape&, stage_id s) {
@@ -225,9 +226,9 @@ class forecaster {
     outcome o{std::move(name), dispatch_mode::in_order, 0, 0, 0, false};
     measures all;
     for (const auto step : profile_.steps) {
-      auto plan = in_order(steps_.at(step).order);
+      auto plan = in_order(steps_.at(step).order, step);
       plan.launch_cost = launch_;
-      if (const auto ran = simulate::run(plan, costs_of_step{costs, step}); ran) all.add(*ran);
+      if (const auto ran = simulate::run(plan, costs); ran) all.add(*ran);
     }
     all.give(o);
     return o;
@@ -305,11 +306,12 @@ class forecaster {
                                   std::uint32_t slots) const {
     const auto set = policies_.make(name, profile_.shape);
     if (!set) return set.failure();
-    const auto plan = plan_of(**set, profile_.shape, mode, slots);
+    auto plan = plan_of(**set, profile_.shape, mode, slots);
     outcome o{name, mode, slots, 0, 0, assumes_split(**set)};
     measures all;
     for (const auto step : profile_.steps) {
-      const auto ran = simulate::run(plan, costs_of_step{plain_, step});
+      plan.first = step;
+      const auto ran = simulate::run(plan, plain_);
       if (!ran) return ran.failure();
       all.add(*ran);
     }
@@ -326,12 +328,13 @@ class forecaster {
     shape.microbatches /= 2;
     const auto set = policies_.make(policy, shape);
     if (!set) return set.failure();
-    const auto plan = plan_of(**set, shape, dispatch_mode::in_order, 0);
+    auto plan = plan_of(**set, shape, dispatch_mode::in_order, 0);
     outcome o{"two replicas", dispatch_mode::in_order, 0, 0, 0, assumes_split(**set)};
     measures all;
     for (const auto step : profile_.steps) {
+      plan.first = step;
       const auto run_from = [&](std::uint32_t first) {
-        return simulate::run(plan, merged_costs{plain_, step, profile_.shape, shape, first});
+        return simulate::run(plan, merged_costs{plain_, profile_.shape, shape, first});
       };
       const auto one = run_from(0), other = run_from(shape.microbatches);
       if (!one) return one.failure();

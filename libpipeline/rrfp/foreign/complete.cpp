@@ -72,27 +72,23 @@ class outputs {
  public:
   outputs(const std::vector<placed_record>& records, const pipeline_shape& shape) : shape_(shape) {
     for (const auto& r : records)
-      if (r.what.what.kind != task_kind::weight)
-        ends_[key_of(r.what, shape.virtual_stage(r.what.stage, r.what.what.chunk))] = r.what.end;
+      if (r.what.what.kind != task_kind::weight) ends_[output_of(shape, r.what)] = r.what.end;
   }
 
   /// When the task ended whose output this one needs, and on which stage; nothing: it needs none.
   std::optional<std::pair<stage_id, nanoseconds>> needed_by(const report::traced_task& t) const {
     const auto producer = shape_.producer_of(t.stage, t.what);
     if (!producer) return std::nullopt;
-    const auto found = ends_.find(key_of(t, producer->vs));
+    auto wanted = output_of(shape_, t);
+    std::get<virtual_stage_id>(wanted) = producer->vs;
+    const auto found = ends_.find(wanted);
     if (found == ends_.end()) return std::nullopt;
     return std::pair{producer->stage, found->second};
   }
 
  private:
-  using key = std::tuple<replica_id, step_id, virtual_stage_id, microbatch_id, bool>;
-  static key key_of(const report::traced_task& t, virtual_stage_id vs) {
-    return {t.replica, t.step, vs, t.what.mb, t.what.kind == task_kind::forward};
-  }
-
   const pipeline_shape& shape_;
-  std::map<key, nanoseconds> ends_;
+  std::map<report::task_output, nanoseconds> ends_;
 };
 
 /// Shifts the clocks of the stages so that no message arrives before it was sent.

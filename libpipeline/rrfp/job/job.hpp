@@ -20,17 +20,12 @@
 #include <vector>
 
 #include <rrfp/base/result.hpp>
+#include <rrfp/base/setting.hpp>
 #include <rrfp/core/policy.hpp>
 #include <rrfp/job/options.hpp>
 #include <rrfp/simulate/conditions.hpp>
 
 namespace rrfp::job {
-
-/// A key and its value, written as TOML.
-struct setting {
-  std::string key;
-  std::string value;
-};
 
 class schema;
 
@@ -118,6 +113,11 @@ result<job> load_job(const std::string& path, const policy_registry& policies,
 result<job> parse_job(std::string_view text, const std::string& source_name,
                       const policy_registry& policies, std::span<const std::string> overrides = {},
                       job_use use = job_use::train, const schema& known = runtime_schema());
+
+/// The checks of load_job() for a job that a program made or changed: that each value is in the
+/// range of its key, and that the values fit each other, the disk and the policy. The error names
+/// the place of the key, or "the job: KEY" if no file set it. Variants are not checked.
+status check_job(const job& j, const policy_registry& policies, job_use use);
 
 /// One job for each variant, with its name; the job itself if it has no variants. Each variant gets
 /// a subfolder of checkpoint.dir with its name. `j` must come from load_job(): an invalid setting

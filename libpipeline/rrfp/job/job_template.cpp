@@ -1,8 +1,8 @@
+#include <rrfp/base/printable.hpp>
 #include <rrfp/job/job_template.hpp>
 
 #include <rrfp/base/check.hpp>
 #include <rrfp/job/value.hpp>
-#include <rrfp/job/wrapped.hpp>
 
 #include "schema.hpp"
 

@@ -4,7 +4,6 @@
 #include <rrfp/base/check.hpp>
 #include <rrfp/hugging_face/config.hpp>
 #include <rrfp/io/text_file.hpp>
-#include <rrfp/job/check_job.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/job/overrides.hpp>
 #include <rrfp/job/provenance.hpp>

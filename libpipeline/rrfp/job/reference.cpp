@@ -1,5 +1,5 @@
+#include <rrfp/base/printable.hpp>
 #include <rrfp/job/job.hpp>
-#include <rrfp/job/wrapped.hpp>
 
 #include "schema.hpp"
 

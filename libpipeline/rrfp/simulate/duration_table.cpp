@@ -232,7 +232,7 @@ status duration_table::covers(const plan& p,
     const auto tasks = tasks_of(*p.rule.make_policy(shape_, stage), shape_);
     for (std::uint64_t n = 0; n < p.steps; ++n)
       for (const auto& t : tasks)
-        if (auto covered = check(step_id{n}, stage, t); !covered) return covered;
+        if (auto covered = check(step_id{p.first.value() + n}, stage, t); !covered) return covered;
   }
   return success();
 }

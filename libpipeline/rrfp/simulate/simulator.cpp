@@ -70,7 +70,7 @@ class simulation {
 
   result<report> run() {
     for (std::uint64_t step = 0; step < plan_.steps; ++step) {
-      begin_step(step_id{step});
+      begin_step(step_id{plan_.first.value() + step});
       for (settle(); !queue_.empty(); settle()) advance();
       if (auto ended = end_step(); !ended) return ended.failure();
     }

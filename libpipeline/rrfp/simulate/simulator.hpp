@@ -76,6 +76,7 @@ struct plan {
   /// Bytes that a microbatch holds on a stage; empty: bytes are not counted.
   std::function<std::uint64_t(step_id, stage_id, microbatch_id)> slot_bytes;
   std::uint64_t steps = 1;
+  step_id first;  ///< of the steps
   /// The number of microbatches of a step, at least 1; empty: that of the shape.
   std::function<std::uint32_t(step_id)> microbatches;
   /// One limit per stage; empty: `limit` for all stages.
