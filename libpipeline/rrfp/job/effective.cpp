@@ -15,15 +15,10 @@ pipeline_shape effective_shape(const job& j) {
 }
 
 std::optional<data_options> held_out_data(const job& j) {
-  const auto& e = j.eval;
-  if (e.text.empty() && e.jsonl.empty() && e.tokens.empty() && e.images.empty() && e.shapes == 0)
-    return std::nullopt;
+  const data_sources& from = j.eval;
+  if (from == data_sources{}) return std::nullopt;
   auto held_out = j.data;
-  held_out.text = e.text;
-  held_out.jsonl = e.jsonl;
-  held_out.tokens = e.tokens;
-  held_out.images = e.images;
-  held_out.shapes = e.shapes;
+  static_cast<data_sources&>(held_out) = from;
   ++held_out.shapes_seed;
   held_out.order = sample_order::file;
   held_out.pack_delay = 0;

@@ -74,11 +74,12 @@ class basic_section_keys {
   basic_section_keys(std::vector<key>& table, std::string section, access get_section)
       : table_(table), section_(std::move(section)), get_section_(std::move(get_section)) {}
 
-  template <class T>
-  void integer(const char* leaf, T Section::*field, integer_range range, const char* unit,
+  /// `Part`: the section, or a base of it.
+  template <class T, class Part>
+  void integer(const char* leaf, T Part::*field, integer_range range, const char* unit,
                const char* meaning) {
     add(
-        leaf, field, type_name(range), unit, meaning,
+        leaf, static_cast<T Section::*>(field), type_name(range), unit, meaning,
         [range](const value& v) { return read_integer(v, range); },
         [](const T& x) { return value{static_cast<std::int64_t>(x)}; });
   }

@@ -178,8 +178,8 @@ enum class tokenizer_kind : std::uint8_t { bytes };
 /// Handling of an unusable sample.
 enum class bad_samples : std::uint8_t { stop, skip };
 
-/// [data]: training needs exactly one of `text`, `jsonl`, `tokens`, `images` and `shapes`.
-struct data_options {
+/// Where samples come from: training needs exactly one of these, an evaluation at most one.
+struct data_sources {
   /// Files and folders whose bytes are the tokens: every regular file, in the order of the paths.
   std::vector<std::string> text;
   /// Files with one JSON object per line, each a document.
@@ -190,6 +190,12 @@ struct data_options {
   std::vector<std::string> images;
   /// Number of synthetic samples with coloured shapes and captions.
   std::uint32_t shapes = 0;
+
+  bool operator==(const data_sources&) const = default;
+};
+
+/// [data]
+struct data_options : data_sources {
   std::uint64_t shapes_seed = 1;
   /// Key of the text in the objects of `jsonl` and `images`.
   std::string text_key = "text";
@@ -224,13 +230,8 @@ struct data_options {
   bool operator==(const data_options&) const = default;
 };
 
-/// [eval]: held-out data, at most one kind of it, which is read as [data] says.
-struct eval_options {
-  std::vector<std::string> text;
-  std::vector<std::string> jsonl;
-  std::vector<std::string> tokens;
-  std::vector<std::string> images;
-  std::uint32_t shapes = 0;
+/// [eval]: held-out data, which is read as [data] says.
+struct eval_options : data_sources {
   /// Number of steps between two evaluations; 0: only after the last step.
   std::uint64_t every = 0;
   /// Number of batches of an evaluation, each of as many microbatches as a step.
