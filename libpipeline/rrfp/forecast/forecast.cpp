@@ -189,7 +189,9 @@ class forecaster {
     for (const auto step : profile_.steps) {
       const auto& of_run = steps_.at(step);
       if (auto ends = check_sequences(profile_.shape, of_run.order); !ends) return ends.failure();
-      const auto ran = simulate::run(in_order(of_run.order, step), recorded_);
+      auto plan = plan_of_order(of_run.order, step);
+      plan.launch_cost = 0;  // each task has its own gap
+      const auto ran = simulate::run(plan, recorded_);
       if (!ran) return ran.failure();
       const replayed_step s{step, milliseconds(std::max<nanoseconds>(of_run.end - of_run.begin, 1)),
                             milliseconds(ran->makespan)};
@@ -208,26 +210,13 @@ class forecaster {
     return success();
   }
 
-  simulate::plan in_order(const std::vector<sequence>& order, step_id step) const {
-    simulate::plan plan;
-    plan.shape = profile_.shape;
-    plan.first = step;
-    plan.rule.mode = dispatch_mode::in_order;
-    plan.rule.weight_pieces = 1;
-    plan.rule.make_policy = [&order](const pipeline_shape&, stage_id s) {
-      return make_sequence_policy("recorded", order[s.value()]);
-    };
-    return plan;
-  }
-
   /// The recorded order on the costs of the others: what sends and gaps of the framework took more
   /// than the median is left out.
   outcome own_order(std::string name, const simulate::cost_model& costs) const {
     outcome o{std::move(name), dispatch_mode::in_order, 0, 0, 0, false};
     measures all;
     for (const auto step : profile_.steps) {
-      auto plan = in_order(steps_.at(step).order, step);
-      plan.launch_cost = launch_;
+      const auto plan = plan_of_order(steps_.at(step).order, step);
       if (const auto ran = simulate::run(plan, costs); ran) all.add(*ran);
     }
     all.give(o);
@@ -285,15 +274,24 @@ class forecaster {
     return all;
   }
 
-  simulate::plan plan_of(const policy_set& policy, const pipeline_shape& shape, dispatch_mode mode,
-                         std::uint32_t slots) const {
+  simulate::plan plan_of(std::shared_ptr<const policy_set> policy, const pipeline_shape& shape,
+                         dispatch_mode mode, std::uint32_t slots) const {
     simulate::plan plan;
     plan.shape = shape;
     plan.rule.mode = mode;
     plan.rule.weight_pieces = 1;
-    plan.rule.make_policy = [&policy](const pipeline_shape&, stage_id s) { return policy.make(s); };
+    plan.rule.make_policy = [set = std::move(policy)](const pipeline_shape&, stage_id s) {
+      return set->make(s);
+    };
     plan.limit.slots = slots;
     plan.launch_cost = launch_;
+    return plan;
+  }
+
+  simulate::plan plan_of_order(const std::vector<sequence>& order, step_id step) const {
+    auto plan = plan_of(std::make_shared<const policy_set>("recorded", order), profile_.shape,
+                        dispatch_mode::in_order, 0);
+    plan.first = step;
     return plan;
   }
 
@@ -306,7 +304,7 @@ class forecaster {
                                   std::uint32_t slots) const {
     const auto set = policies_.make(name, profile_.shape);
     if (!set) return set.failure();
-    auto plan = plan_of(**set, profile_.shape, mode, slots);
+    auto plan = plan_of(*set, profile_.shape, mode, slots);
     outcome o{name, mode, slots, 0, 0, assumes_split(**set)};
     measures all;
     for (const auto step : profile_.steps) {
@@ -328,7 +326,7 @@ class forecaster {
     shape.microbatches /= 2;
     const auto set = policies_.make(policy, shape);
     if (!set) return set.failure();
-    auto plan = plan_of(**set, shape, dispatch_mode::in_order, 0);
+    auto plan = plan_of(*set, shape, dispatch_mode::in_order, 0);
     outcome o{"two replicas", dispatch_mode::in_order, 0, 0, 0, assumes_split(**set)};
     measures all;
     for (const auto step : profile_.steps) {

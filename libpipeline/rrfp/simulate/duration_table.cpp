@@ -122,12 +122,10 @@ result<duration_table::row> duration_table::parse_row(std::string_view line) con
     return error{"expected a step number from 1 to " + std::to_string(first_evaluation) + ", got " +
                  quoted((*cells)[0])};
   row_id.step = *step - 1;
-  if (auto ok = parse_index((*cells)[1], "stage", shape_.stages, row_id.stage); !ok)
-    return ok.failure();
-  if (auto ok = parse_index((*cells)[2], "chunk", shape_.chunks, row_id.chunk); !ok)
-    return ok.failure();
-  if (auto ok = parse_index((*cells)[3], "microbatch", shape_.microbatches, row_id.mb); !ok)
-    return ok.failure();
+  for (const auto& ok : {parse_index((*cells)[1], "stage", shape_.stages, row_id.stage),
+                         parse_index((*cells)[2], "chunk", shape_.chunks, row_id.chunk),
+                         parse_index((*cells)[3], "microbatch", shape_.microbatches, row_id.mb)})
+    if (!ok) return ok.failure();
   const auto* const name = std::find(std::begin(row_names), std::end(row_names), (*cells)[4]);
   if (name == std::end(row_names))
     return error{"expected a kind (F, B, W, BW, act or grad), got " + quoted((*cells)[4])};
