@@ -29,14 +29,14 @@ constexpr std::uint32_t steps = 24;
 constexpr std::uint32_t steps_before = 12;  ///< in which the shares settle
 constexpr double task_ms = 3;
 
-struct setting {
+struct share_case {
   std::uint32_t replicas;
   std::uint32_t microbatches;
   double speed;  ///< of the slow stage; 1: there is none
   bool measures;
 };
 
-double time_of(const setting& c, replica_id replica, stage_id stage) {
+double time_of(const share_case& c, replica_id replica, stage_id stage) {
   const bool is_slow = replica == replica_id{0} && stage == stage_id{1};
   return is_slow ? task_ms / c.speed : task_ms;
 }
@@ -54,7 +54,7 @@ policy_factory bfw_plus() {
 const memory_limit limit{.slots = 2 * stages};
 
 /// Milliseconds of a step.
-double simulated(const setting& c) {
+double simulated(const share_case& c) {
   share_planner planner{{c.replicas, stages, {}, c.measures}};
   const auto counts = microbatch_counts::equal(c.replicas, c.microbatches);
   double last = 0;
@@ -86,7 +86,7 @@ double simulated(const setting& c) {
 }
 
 /// Milliseconds of a step, median.
-double emulated(const setting& c) {
+double emulated(const share_case& c) {
   actors::session_setup setup;
   setup.shape = shape_of(c.microbatches);
   setup.replicas = c.replicas;
@@ -118,7 +118,7 @@ int main() {
              "speed", "engine", "even ms", "equal", "measured", "limit", "reached");
   struct engine {
     std::string_view name;
-    double (*run)(const setting&);
+    double (*run)(const share_case&);
   };
   for (const auto& [replicas, microbatches, speed] :
        {std::tuple{4U, 32U, .5}, std::tuple{4U, 16U, .5}, std::tuple{4U, 8U, .5},
