@@ -91,7 +91,6 @@ status check_metrics(const std::optional<http_address>& first, std::uint32_t nod
 
 std::vector<std::string> arguments_of(const command_options& options, std::uint32_t node,
                                       const std::optional<http_address>& metrics,
-                                      const std::string& reports,
                                       const actors::listening_socket& rendezvous, int key_fd) {
   std::vector<std::string> all{program_name(), "join", options.job};
   for (const auto& s : options.settings) all.insert(all.end(), {"--set", s});
@@ -104,7 +103,7 @@ std::vector<std::string> arguments_of(const command_options& options, std::uint3
   if (!options.json.empty()) all.insert(all.end(), {"--json", options.json});
   if (!options.trace.empty()) all.insert(all.end(), {"--trace", options.trace});
   if (metrics) all.insert(all.end(), {"--metrics", metrics_of(*metrics, node).text()});
-  if (!reports.empty()) all.insert(all.end(), {"--reports", reports});
+  if (!options.reports.empty()) all.insert(all.end(), {"--reports", options.reports});
   return all;
 }
 
@@ -190,12 +189,11 @@ std::string how_it_ended(const child& n) {
 class local_launch {
  public:
   local_launch(const command_options& options, const job::job& j,
-               const std::optional<http_address>& metrics, const std::string& reports,
-               interrupt_watch& interrupts, const actors::listening_socket& rendezvous, int key_fd)
+               const std::optional<http_address>& metrics, interrupt_watch& interrupts,
+               const actors::listening_socket& rendezvous, int key_fd)
       : options_(options),
         job_(j),
         metrics_(metrics),
-        reports_(reports),
         interrupts_(interrupts),
         rendezvous_(rendezvous),
         key_fd_(key_fd),
@@ -234,7 +232,7 @@ class local_launch {
 
   bool start(std::uint32_t n) {
     std::fflush(nullptr);
-    const auto arguments = arguments_of(options_, n, metrics_, reports_, rendezvous_, key_fd_);
+    const auto arguments = arguments_of(options_, n, metrics_, rendezvous_, key_fd_);
     nodes_[n] = {};
     nodes_[n].pid = ::fork();
     if (nodes_[n].pid == 0) become_node(arguments, launcher_);
@@ -330,7 +328,6 @@ class local_launch {
   const command_options& options_;
   const job::job& job_;
   const std::optional<http_address>& metrics_;
-  const std::string& reports_;
   interrupt_watch& interrupts_;
   const actors::listening_socket rendezvous_;
   const int key_fd_;
@@ -350,8 +347,7 @@ class local_launch {
 }  // namespace
 
 int launch_nodes(const command_options& options, const job::job& j,
-                 const std::optional<http_address>& metrics, const std::string& reports,
-                 interrupt_watch& interrupts) {
+                 const std::optional<http_address>& metrics, interrupt_watch& interrupts) {
   if (auto can = check_metrics(metrics, options.local_nodes); !can) return end_with(can.failure());
   const auto rendezvous = actors::listen_on_loopback();
   // A descriptor: all users can read a command line, and an environment passes to every child
@@ -361,7 +357,7 @@ int launch_nodes(const command_options& options, const job::job& j,
     complain("{}", rendezvous ? key_fd.message() : rendezvous.message());
     return exit_failed;
   }
-  return local_launch{options, j, metrics, reports, interrupts, *rendezvous, *key_fd}.run();
+  return local_launch{options, j, metrics, interrupts, *rendezvous, *key_fd}.run();
 }
 
 }  // namespace rrfp::apps

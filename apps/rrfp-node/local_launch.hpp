@@ -3,7 +3,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 
 #include <rrfp/job/job.hpp>
 
@@ -19,7 +18,6 @@ namespace rrfp::apps {
 /// that do not end within the time limits are killed; they also die with this process. Node N
 /// serves metrics on the port of `metrics` + N, if there is one. Returns the exit code of the job.
 int launch_nodes(const command_options& options, const job::job& j,
-                 const std::optional<http_address>& metrics, const std::string& reports,
-                 interrupt_watch& interrupts);
+                 const std::optional<http_address>& metrics, interrupt_watch& interrupts);
 
 }  // namespace rrfp::apps

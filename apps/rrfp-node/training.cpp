@@ -6,16 +6,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <rrfp/actors/job_checkpoint.hpp>
-#include <rrfp/job/node_places.hpp>
-#include <rrfp/policies/registry.hpp>
-
 #include "../common/console.hpp"
-#include "../common/output_file.hpp"
 #include "../common/program.hpp"
 #include "checkpoints.hpp"
 #include "endings.hpp"
-#include "framework.hpp"
 #include "report_file.hpp"
 #include "results.hpp"
 
@@ -74,32 +68,6 @@ bool compare_runs(const std::vector<finished_run>& runs) {
 
 }  // namespace
 
-result<std::vector<actors::opened_run>> check_training(const std::vector<job::job>& runs,
-                                                       const training_options& options,
-                                                       std::uint32_t nodes) {
-  if (auto apart = check_distinct({runs.front().source},
-                                  {{"--json", options.json}, {"--trace", options.trace}});
-      !apart)
-    return apart.failure();
-  if (auto can = check_output("--trace", options.trace); !can) return can.failure();
-  const auto framework = make_framework();
-  std::vector<actors::opened_run> checked;
-  for (const auto& j : runs) {
-    auto model = framework->open(j);
-    if (!model) return model.failure();
-    auto setup = actors::make_session_setup(j, policies::registry(), model->get());
-    if (!setup) return setup.failure();
-    // Checksums take long; they are verified when the run starts.
-    if (setup->checkpoint)
-      if (auto may = actors::choose_resume(j, *setup->checkpoint, checkpoint::verification::sizes);
-          !may)
-        return may.failure();
-    if (auto places = plan::node_places::make(j, nodes); !places) return places.failure();
-    checked.push_back({j, std::move(*model), std::move(*setup)});
-  }
-  return checked;
-}
-
 void waiting_lines::note(const std::string& text) {
   constexpr std::chrono::seconds between{3};
   constexpr std::chrono::minutes again{1};
@@ -111,10 +79,11 @@ void waiting_lines::note(const std::string& text) {
   complain("{}", text);
 }
 
-training::training(std::vector<job::job> runs, training_options options,
+training::training(std::vector<job::job> runs, command_options options, metrics::board& board,
                    interrupt_watch& interrupts, node_seat seat)
     : runs_(std::move(runs)),
       options_(std::move(options)),
+      board_(board),
       interrupts_(interrupts),
       seat_(std::move(seat)) {}
 
@@ -243,7 +212,7 @@ status training::prepare(const actors::begun_run& begun, actors::session_setup& 
     for (const auto& r : begun.recoveries) trace_->add(r);
   setup.trace = trace_.get();
   set_callbacks(setup, j, leads);
-  setup.board = options_.board;
+  setup.board = &board_;
   if (options_.program->prepare) options_.program->prepare(j, setup);
   setup.on_report = [folder = options_.reports, node = seat_.node](const std::string& report) {
     write_hang_report(folder, node, report);

@@ -21,15 +21,6 @@
 
 namespace rrfp::apps {
 
-struct training_options {
-  std::string json;   ///< a file for the JSON lines; empty: none
-  std::string trace;  ///< a file for the trace; empty: none
-  /// A folder for hang reports; empty: they go to stderr only.
-  std::string reports;
-  metrics::board* board = nullptr;  ///< where the runs publish their counters; may be null
-  const node_program* program = nullptr;
-};
-
 /// This process as a node.
 struct node_seat {
   join_options join{};
@@ -48,17 +39,13 @@ class waiting_lines {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-/// Opens and checks everything that can be checked before training: devices, data, plan,
-/// checkpoints, outputs, and the placement on `nodes` nodes.
-result<std::vector<actors::opened_run>> check_training(const std::vector<job::job>& runs,
-                                                       const training_options& options,
-                                                       std::uint32_t nodes);
-
 /// Trains the runs one after another and prints the result table.
 class training : public actors::job_program {
  public:
-  training(std::vector<job::job> runs, training_options options, interrupt_watch& interrupts,
-           node_seat seat = {});
+  /// `options`: its outputs; `reports` is a folder or empty. `board`: where the runs publish their
+  /// counters.
+  training(std::vector<job::job> runs, command_options options, metrics::board& board,
+           interrupt_watch& interrupts, node_seat seat);
   ~training() override;
 
   /// Says why the nodes did not come together, if so. Returns the exit code of the program.
@@ -96,7 +83,8 @@ class training : public actors::job_program {
   void end_held_run(actors::ending how);
 
   const std::vector<job::job> runs_;
-  const training_options options_;
+  const command_options options_;
+  metrics::board& board_;
   interrupt_watch& interrupts_;
   const node_seat seat_;
   waiting_lines waiting_;
