@@ -60,7 +60,7 @@ std::vector<std::byte> with(std::vector<std::byte> bytes, std::size_t offset, T 
 }
 
 std::string decode_error(const std::vector<std::byte>& bytes) {
-  const auto h = decode_tensor_header(bytes);
+  const auto h = decode<tensor_header>(bytes);
   return h ? "none" : h.message();
 }
 
@@ -95,7 +95,7 @@ TEST_CASE("A tensor header survives encoding and decoding") {
   h.shape = {};
   h.data_bytes = 2;
   for (int i = 0; i < dims; ++i) h.data_bytes *= static_cast<std::uint64_t>(h.shape[i] = i + 1);
-  const auto got = decode_tensor_header(encoded(h));
+  const auto got = decode<tensor_header>(encoded(h));
   REQUIRE(got.ok());
   CHECK(*got == h);
 }
@@ -103,14 +103,14 @@ TEST_CASE("A tensor header survives encoding and decoding") {
 TEST_CASE(
     "Headers of bytes, of actor messages and of disconnect messages survive encoding and "
     "decoding") {
-  const auto message = decode_actor_message_header(encoded(some_actor_message()));
+  const auto message = decode<actor_message_header>(encoded(some_actor_message()));
   REQUIRE(message.ok());
   CHECK(*message == some_actor_message());
-  const auto bytes = decode_bytes_header(encoded(some_bytes()));
+  const auto bytes = decode<bytes_header>(encoded(some_bytes()));
   REQUIRE(bytes.ok());
   CHECK(*bytes == some_bytes());
   const disconnect_header f{5, 6, node_id{7}, GENERATE(true, false)};
-  const auto disconnect = decode_disconnect_header(encoded(f));
+  const auto disconnect = decode<disconnect_header>(encoded(f));
   REQUIRE(disconnect.ok());
   CHECK(*disconnect == f);
 }
@@ -155,13 +155,13 @@ TEST_CASE("The fields have the offsets that wire_format.md documents") {
 }
 
 TEST_CASE("Truncated and damaged headers are refused") {
-  survives_damage(encoded(some_tensor()), decode_tensor_header);
-  survives_damage(encoded(some_bytes()), decode_bytes_header);
-  survives_damage(encoded(some_actor_message()), decode_actor_message_header);
-  survives_damage(encoded(disconnect_header{1, 2, node_id{3}, true}), decode_disconnect_header);
-  CHECK_FALSE(decode_tensor_header(encoded(some_bytes())).ok());
-  CHECK_FALSE(decode_bytes_header(encoded(disconnect_header{})).ok());
-  CHECK_FALSE(decode_actor_message_header(encoded(some_bytes())).ok());
+  survives_damage(encoded(some_tensor()), decode<tensor_header>);
+  survives_damage(encoded(some_bytes()), decode<bytes_header>);
+  survives_damage(encoded(some_actor_message()), decode<actor_message_header>);
+  survives_damage(encoded(disconnect_header{1, 2, node_id{3}, true}), decode<disconnect_header>);
+  CHECK_FALSE(decode<tensor_header>(encoded(some_bytes())).ok());
+  CHECK_FALSE(decode<bytes_header>(encoded(disconnect_header{})).ok());
+  CHECK_FALSE(decode<actor_message_header>(encoded(some_bytes())).ok());
 }
 
 TEST_CASE("An invalid field is refused and named, even with a correct checksum") {

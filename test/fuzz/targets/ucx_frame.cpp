@@ -21,10 +21,10 @@ void read(std::span<const std::byte> bytes, const result<Header>& header) {
 }
 
 void read_all(std::span<const std::byte> bytes) {
-  read(bytes, decode_tensor_header(bytes));
-  read(bytes, decode_bytes_header(bytes));
-  read(bytes, decode_actor_message_header(bytes));
-  read(bytes, decode_disconnect_header(bytes));
+  read(bytes, decode<tensor_header>(bytes));
+  read(bytes, decode<bytes_header>(bytes));
+  read(bytes, decode<actor_message_header>(bytes));
+  read(bytes, decode<disconnect_header>(bytes));
 }
 
 }  // namespace

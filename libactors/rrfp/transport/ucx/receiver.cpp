@@ -31,17 +31,17 @@ receiver::receiver(node_state& node, worker& w, sender& out) : node_(node), work
     const auto s = ucp_worker_set_am_recv_handler(worker_.handle(), &how);
     RRFP_CHECK(s == UCS_OK, "UCX must accept handlers of active messages");
   };
-  set_handler(am::tensor, &on_message<decode_tensor_header>);
-  set_handler(am::bytes, &on_message<decode_bytes_header>);
-  set_handler(am::actor_message, &on_message<decode_actor_message_header>);
+  set_handler(am::tensor, &on_message<tensor_header>);
+  set_handler(am::bytes, &on_message<bytes_header>);
+  set_handler(am::actor_message, &on_message<actor_message_header>);
   set_handler(am::disconnect, &on_disconnect);
 }
 
-template <auto decode>
+template <class Header>
 ucs_status_t receiver::on_message(void* arg, const void* header, std::size_t header_bytes,
                                   void* data, std::size_t bytes, const ucp_am_recv_param_t* how) {
   auto& self = *static_cast<receiver*>(arg);
-  const auto h = decode(as_span(header, header_bytes));
+  const auto h = decode<Header>(as_span(header, header_bytes));
   const bool is_announced = (how->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   auto what = disposition::drop;
   if (h)
@@ -57,7 +57,7 @@ ucs_status_t receiver::on_message(void* arg, const void* header, std::size_t hea
 ucs_status_t receiver::on_disconnect(void* arg, const void* header, std::size_t header_bytes, void*,
                                      std::size_t, const ucp_am_recv_param_t*) {
   auto& self = *static_cast<receiver*>(arg);
-  const auto h = decode_disconnect_header(as_span(header, header_bytes));
+  const auto h = decode<disconnect_header>(as_span(header, header_bytes));
   chosen_link answer;
   if (h)
     answer = self.node_.core.arrived(*h);

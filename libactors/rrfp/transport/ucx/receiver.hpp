@@ -29,8 +29,7 @@ class receiver {
     tensor_buffer on_device;  ///< memory of a rank's device
   };
 
-  /// For the messages whose headers `decode` reads.
-  template <auto decode>
+  template <class Header>
   static ucs_status_t on_message(void* arg, const void* header, std::size_t header_bytes,
                                  void* data, std::size_t bytes, const ucp_am_recv_param_t* how);
   static ucs_status_t on_disconnect(void* arg, const void* header, std::size_t header_bytes,

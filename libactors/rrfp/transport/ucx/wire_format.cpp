@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <string>
+#include <type_traits>
 
 #include <xxhash.h>
 #ifdef __x86_64__
@@ -14,21 +15,13 @@ namespace rrfp::actors::ucx {
 
 namespace {
 
-constexpr std::uint32_t tensor_magic = 0x54504652;         // "RFPT"
-constexpr std::uint32_t bytes_magic = 0x42504652;          // "RFPB"
-constexpr std::uint32_t actor_message_magic = 0x4d504652;  // "RFPM"
-constexpr std::uint32_t disconnect_magic = 0x46504652;     // "RFPF"
 constexpr std::uint16_t flag_data_hash = 1;
 constexpr std::uint16_t flag_answer = 2;
 constexpr std::uint16_t flag_closes = 4;
 
-/// magic, version, flags; with job token, epoch and node, the same in each header.
+/// magic, version and flags.
 constexpr std::size_t flags_end = 8;
-constexpr std::size_t common_bytes = 24;
 constexpr std::size_t hash_bytes = 8;
-constexpr std::size_t tensor_fixed_bytes = 96;
-constexpr std::size_t bytes_fixed_bytes = 64;
-constexpr std::size_t actor_message_fixed_bytes = 48;
 
 class writer {
  public:
@@ -62,35 +55,59 @@ struct reserved {
   std::uint32_t word = 0;
 };
 
-// The fields of each header that follow the flags, in their order; `f` is a writer or a decoder.
+/// The fields that follow the flags in every header.
 void common_fields(auto& f, auto& h) { f(h.job_token, h.epoch, h.from_node); }
 
-/// Those before the shape.
-void tensor_fields(auto& f, auto& h, auto& unused) {
-  common_fields(f, h);
-  auto& m = h.message;
-  f(h.sequence, m.from.stage, m.from.rank, m.from.replica, m.to.stage, m.to.rank, m.to.replica,
-    m.kind, h.type, h.dims, unused.byte, m.mb, m.chunk, unused.word, m.step, h.data_bytes,
-    h.data_hash);
-}
+/// Of each header: `bytes` is its length without the checksum, and without a shape. `flags` calls
+/// `f(flag, member)`. `fields` passes all that follows the flags, in this order, to a writer or a
+/// decoder.
+template <class Header>
+struct format;
 
-void bytes_fields(auto& f, auto& h, auto& unused) {
-  common_fields(f, h);
-  f(h.group, h.from, h.to, unused.word, h.tag, h.data_bytes, h.data_hash);
-}
+template <>
+struct format<tensor_header> {
+  static constexpr std::uint32_t magic = 0x54504652;  // "RFPT"
+  static constexpr std::size_t bytes = 96;
+  static void flags(auto f, auto& h) { f(flag_data_hash, h.has_data_hash); }
+  static void fields(auto& f, auto& h, auto& unused) {
+    auto& m = h.message;
+    f(h.sequence, m.from.stage, m.from.rank, m.from.replica, m.to.stage, m.to.rank, m.to.replica,
+      m.kind, h.type, h.dims, unused.byte, m.mb, m.chunk, unused.word, m.step, h.data_bytes,
+      h.data_hash);
+  }
+};
 
-void actor_message_fields(auto& f, auto& h) {
-  common_fields(f, h);
-  f(h.sequence, h.data_bytes, h.data_hash);
-}
+template <>
+struct format<bytes_header> {
+  static constexpr std::uint32_t magic = 0x42504652;  // "RFPB"
+  static constexpr std::size_t bytes = 64;
+  static void flags(auto f, auto& h) {
+    f(flag_data_hash, h.has_data_hash);
+    f(flag_closes, h.closes);
+  }
+  static void fields(auto& f, auto& h, auto& unused) {
+    f(h.group, h.from, h.to, unused.word, h.tag, h.data_bytes, h.data_hash);
+  }
+};
+
+template <>
+struct format<actor_message_header> {
+  static constexpr std::uint32_t magic = 0x4d504652;  // "RFPM"
+  static constexpr std::size_t bytes = 48;
+  static void flags(auto f, auto& h) { f(flag_data_hash, h.has_data_hash); }
+  static void fields(auto& f, auto& h, auto&) { f(h.sequence, h.data_bytes, h.data_hash); }
+};
+
+template <>
+struct format<disconnect_header> {
+  static constexpr std::uint32_t magic = 0x46504652;  // "RFPF"
+  static constexpr std::size_t bytes = 24;
+  static void flags(auto f, auto& h) { f(flag_answer, h.is_answer); }
+  static void fields(auto&, auto&, auto&) {}
+};
 
 decoder decoder_of(std::span<const std::byte> bytes) {
   return decoder{{reinterpret_cast<const char*>(bytes.data()), bytes.size()}};
-}
-
-/// Of the fields that follow the flags.
-decoder behind_flags(std::span<const std::byte> header) {
-  return decoder_of(header.subspan(flags_end));
 }
 
 error expected(const std::string& what, std::uint64_t wanted, std::uint64_t got) {
@@ -119,15 +136,6 @@ result<std::uint16_t> check_header(std::span<const std::byte> bytes, std::uint32
   return flags;
 }
 
-/// The same for a header that always has this length.
-result<std::uint16_t> check_fixed(std::span<const std::byte> bytes, std::uint32_t magic,
-                                  std::size_t length, std::uint16_t known_flags) {
-  auto flags = check_header(bytes, magic, length, known_flags);
-  if (flags && bytes.size() != length)
-    return expected("length of the header", length, bytes.size());
-  return flags;
-}
-
 /// The number of bytes of the shape. Error: a negative dimension, or more than 63 bits.
 result<std::uint64_t> shape_bytes(const tensor_header& h) {
   std::uint64_t bytes = item_bytes(h.type);
@@ -143,26 +151,8 @@ result<std::uint64_t> shape_bytes(const tensor_header& h) {
   return is_empty ? 0 : bytes;
 }
 
-}  // namespace
-
-std::size_t encode(const tensor_header& h, header_buffer& into) {
-  RRFP_CHECK(h.dims <= dims_max, "a tensor must have at most dims_max dimensions");
-  writer w{into, tensor_magic, h.has_data_hash ? flag_data_hash : 0};
-  constexpr reserved unused;
-  tensor_fields(w, h, unused);
-  for (const auto size : h.sizes()) w(size);
-  return w.seal();
-}
-
-result<tensor_header> decode_tensor_header(std::span<const std::byte> bytes) {
-  const auto flags =
-      check_header(bytes, tensor_magic, tensor_fixed_bytes + hash_bytes, flag_data_hash);
-  if (!flags) return flags.failure();
-  auto in = behind_flags(bytes);
-  tensor_header h;
-  reserved unused;
-  tensor_fields(in, h, unused);
-  h.has_data_hash = (*flags & flag_data_hash) != 0;
+/// Reads the shape, after the other fields are checked; `bytes` is the length of the header.
+status read_shape(decoder& in, std::size_t bytes, tensor_header& h) {
   if (h.message.kind > payload::copy_piece)
     return expected("unknown payload kind (highest known)",
                     static_cast<std::uint8_t>(payload::copy_piece),
@@ -170,71 +160,65 @@ result<tensor_header> decode_tensor_header(std::span<const std::byte> bytes) {
   if (item_bytes(h.type) == 0)
     return error{"unknown dtype code " + std::to_string(static_cast<int>(h.type))};
   if (h.dims > dims_max) return expected("too many dimensions (most allowed)", dims_max, h.dims);
-  if (unused.byte != 0) return expected("a reserved byte is set", 0, unused.byte);
-  const auto length = tensor_fixed_bytes + h.dims * sizeof(std::int64_t) + hash_bytes;
-  if (bytes.size() != length) return expected("length of the header", length, bytes.size());
-  if (unused.word != 0) return expected("a reserved field is set", 0, unused.word);
+  const auto length = format<tensor_header>::bytes + h.dims * sizeof(std::int64_t) + hash_bytes;
+  if (bytes != length) return expected("length of the header", length, bytes);
   for (std::size_t i = 0; i < h.dims; ++i) in(h.shape[i]);
   const auto wanted = shape_bytes(h);
   if (!wanted) return wanted.failure();
   if (*wanted != h.data_bytes) return expected("bytes of the shape", *wanted, h.data_bytes);
-  return h;
+  return success();
 }
 
-std::size_t encode(const bytes_header& h, header_buffer& into) {
-  writer w{into, bytes_magic,
-           (h.has_data_hash ? flag_data_hash : 0) | (h.closes ? flag_closes : 0)};
-  constexpr reserved unused;
-  bytes_fields(w, h, unused);
-  return w.seal();
-}
+template <class Header>
+constexpr bool has_shape = std::is_same_v<Header, tensor_header>;
 
-result<bytes_header> decode_bytes_header(std::span<const std::byte> bytes) {
-  const auto flags =
-      check_fixed(bytes, bytes_magic, bytes_fixed_bytes + hash_bytes, flag_data_hash | flag_closes);
-  if (!flags) return flags.failure();
-  auto in = behind_flags(bytes);
-  bytes_header h;
-  reserved unused;
-  bytes_fields(in, h, unused);
-  if (unused.word != 0) return expected("a reserved field is set", 0, unused.word);
-  h.has_data_hash = (*flags & flag_data_hash) != 0;
-  h.closes = (*flags & flag_closes) != 0;
-  return h;
-}
+}  // namespace
 
-std::size_t encode(const actor_message_header& h, header_buffer& into) {
-  writer w{into, actor_message_magic, h.has_data_hash ? flag_data_hash : 0};
-  actor_message_fields(w, h);
-  return w.seal();
-}
-
-result<actor_message_header> decode_actor_message_header(std::span<const std::byte> bytes) {
-  const auto flags = check_fixed(bytes, actor_message_magic, actor_message_fixed_bytes + hash_bytes,
-                                 flag_data_hash);
-  if (!flags) return flags.failure();
-  auto in = behind_flags(bytes);
-  actor_message_header h;
-  actor_message_fields(in, h);
-  h.has_data_hash = (*flags & flag_data_hash) != 0;
-  return h;
-}
-
-std::size_t encode(const disconnect_header& h, header_buffer& into) {
-  writer w{into, disconnect_magic, h.is_answer ? flag_answer : 0};
+template <class Header>
+std::size_t encode(const Header& h, header_buffer& into) {
+  int flags = 0;
+  format<Header>::flags([&](int flag, bool is_set) { flags |= is_set ? flag : 0; }, h);
+  writer w{into, format<Header>::magic, flags};
   common_fields(w, h);
+  constexpr reserved unused;
+  format<Header>::fields(w, h, unused);
+  if constexpr (has_shape<Header>) {
+    RRFP_CHECK(h.dims <= dims_max, "a tensor must have at most dims_max dimensions");
+    for (const auto size : h.sizes()) w(size);
+  }
   return w.seal();
 }
 
-result<disconnect_header> decode_disconnect_header(std::span<const std::byte> bytes) {
-  const auto flags = check_fixed(bytes, disconnect_magic, common_bytes + hash_bytes, flag_answer);
+template <class Header>
+result<Header> decode(std::span<const std::byte> bytes) {
+  Header h;
+  std::uint16_t known = 0;
+  format<Header>::flags([&](std::uint16_t flag, bool) { known |= flag; }, h);
+  const auto length = format<Header>::bytes + hash_bytes;
+  const auto flags = check_header(bytes, format<Header>::magic, length, known);
   if (!flags) return flags.failure();
-  auto in = behind_flags(bytes);
-  disconnect_header h;
+  if (!has_shape<Header> && bytes.size() != length)
+    return expected("length of the header", length, bytes.size());
+  format<Header>::flags([&](int flag, bool& is_set) { is_set = (*flags & flag) != 0; }, h);
+  auto in = decoder_of(bytes.subspan(flags_end));
   common_fields(in, h);
-  h.is_answer = (*flags & flag_answer) != 0;
+  reserved unused;
+  format<Header>::fields(in, h, unused);
+  if (unused.byte != 0) return expected("a reserved byte is set", 0, unused.byte);
+  if (unused.word != 0) return expected("a reserved field is set", 0, unused.word);
+  if constexpr (has_shape<Header>)
+    if (auto good = read_shape(in, bytes.size(), h); !good) return good.failure();
   return h;
 }
+
+#define RRFP_HEADER(header)                                   \
+  template std::size_t encode(const header&, header_buffer&); \
+  template result<header> decode(std::span<const std::byte>);
+RRFP_HEADER(tensor_header)
+RRFP_HEADER(bytes_header)
+RRFP_HEADER(actor_message_header)
+RRFP_HEADER(disconnect_header)
+#undef RRFP_HEADER
 
 std::uint64_t hash_of(std::span<const std::byte> bytes) {
 #ifdef __x86_64__
