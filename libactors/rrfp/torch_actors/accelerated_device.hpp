@@ -8,7 +8,9 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include <rrfp/accelerator/event_poller.hpp>
 #include <rrfp/accelerator/platform.hpp>
@@ -43,9 +45,29 @@ class accelerated_device final : public device {
   void stop() override;
 
  private:
-  class streams;
-  const std::shared_ptr<streams> streams_;
-  compute_thread thread_;
+  using clock = std::chrono::steady_clock;
+  struct copy {
+    tensor_buffer from;
+    tensor_buffer to;
+  };
+
+  void launch(const std::function<std::chrono::nanoseconds()>& work,
+              const std::function<void(const occupancy&)>& after);
+  status begin_measuring(std::shared_ptr<accelerator::pooled_event>& first);
+  /// Called for the launches in their order.
+  occupancy end_of(clock::time_point begun, accelerator::pooled_event* first,
+                   accelerator::event& last, const status& done);
+  /// Keeps both tensors until the copy is done.
+  void when_copied(copy c, accelerator::pooled_event mark, on_copied then);
+
+  const accelerated_parts parts_;
+  const std::shared_ptr<accelerator::event_pool> events_;
+  const accelerator::event_poller::queue_id launches_;
+  const accelerator::event_poller::queue_id copies_;
+  clock::time_point last_end_;
+  std::mutex mutex_;
+  std::vector<copy> kept_for_ever_;
+  compute_thread thread_;  ///< last: its work uses the other members
 };
 
 }  // namespace rrfp::actors
