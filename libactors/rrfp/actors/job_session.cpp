@@ -19,13 +19,14 @@ class costs_of_replicas {
   costs_of_replicas(std::vector<simulate::stage_costs> by_replica, std::uint32_t microbatches)
       : by_replica_(std::move(by_replica)), microbatches_(microbatches) {}
 
-  /// Calls `f(costs, task)`. The costs are those of as many microbatches as the job has; further
-  /// ones of a step cost as much as these.
-  auto of(replica_id replica, task t, auto f) const {
-    t.mb = microbatch_id{t.mb.value() % microbatches_};
-    return f(by_replica_[replica.value()], t);
-  }
+  const simulate::stage_costs& of(replica_id replica) const { return by_replica_[replica.value()]; }
   const simulate::stage_costs& first() const { return by_replica_.front(); }
+  /// The task that has costs: those are of as many microbatches as the job has, and further ones of
+  /// a step cost as much as these.
+  task known(task t) const {
+    t.mb = microbatch_id{t.mb.value() % microbatches_};
+    return t;
+  }
   costs_of_replicas undisturbed() const {
     std::vector<simulate::stage_costs> all;
     for (const auto& c : by_replica_) all.push_back(c.undisturbed());
@@ -46,22 +47,18 @@ injected_delays delays_of(const job::job& j, const shared_costs& costs, const sh
   const bool given = !j.delays.file.empty();
   if (given || weather::disturbs_tasks(j.jitter)) {
     delays.compute = [costs, nominal, scale](step_id step, const rank_address& at, const task& t) {
-      const auto disturbed = costs->of(at.replica, t, [&](const auto& c, const task& of) {
-        return c.compute_of_rank(step, at.stage, at.rank, of);
-      });
-      const auto own = nominal->of(at.replica, t, [&](const auto& c, const task& of) {
-        return c.compute(step, at.stage, of);
-      });
-      return scale * milliseconds(disturbed - own);
+      const auto known = costs->known(t);
+      return scale *
+             milliseconds(costs->of(at.replica).compute_of_rank(step, at.stage, at.rank, known) -
+                          nominal->of(at.replica).compute(step, at.stage, known));
     };
   }
   if (given || weather::disturbs_messages(j.jitter) || j.cost.link_ms > 0 ||
       costs->first().has_bytes())
     delays.link = [costs, scale](step_id step, virtual_stage_id to, const rank_address& at,
                                  const task& t) {
-      return costs->of(at.replica, t, [&](const auto& c, const task& of) {
-        return scale * milliseconds(c.link_of_rank(step, to, at.rank, of));
-      });
+      return scale *
+             milliseconds(costs->of(at.replica).link_of_rank(step, to, at.rank, costs->known(t)));
     };
   return delays;
 }
@@ -69,18 +66,15 @@ injected_delays delays_of(const job::job& j, const shared_costs& costs, const sh
 emulated_device emulation_of(const job::job& j, const shared_costs& nominal, double scale) {
   emulated_device device;
   device.task_ms = [nominal, scale](step_id step, const rank_address& at, const task& t) {
-    return nominal->of(at.replica, t, [&](const auto& c, const task& of) {
-      return scale * milliseconds(c.compute(step, at.stage, of));
-    });
+    return scale * milliseconds(nominal->of(at.replica).compute(step, at.stage, nominal->known(t)));
   };
   device.tokens = std::int64_t{j.data.microbatch_size} * j.data.sequence_length;
   auto bytes = static_cast<std::int64_t>(j.device.message_bytes);
   if (bytes == 0 && nominal->first().has_bytes()) {
     device.message_bytes = [nominal](step_id step, replica_id replica, virtual_stage_id to,
                                      const task& t) {
-      return nominal->of(replica, t, [&](const auto& c, const task& of) {
-        return static_cast<std::int64_t>(c.message_bytes(step, to, of));
-      });
+      return static_cast<std::int64_t>(
+          nominal->of(replica).message_bytes(step, to, nominal->known(t)));
     };
     return device;
   }
@@ -99,6 +93,11 @@ result<shared_costs> costs_of(const job::job& j) {
     all.push_back(std::move(*expected));
   }
   return std::make_shared<const costs_of_replicas>(std::move(all), j.pipeline.microbatches);
+}
+
+std::vector<compute::chunk_estimate> chunks_of(const job::job& j) {
+  return compute::estimate(j.model, compute::expected_layout(j.model, j.data),
+                           job::layers_of_parts(j), j.pipeline.tp, j.pipeline.recompute);
 }
 
 result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& dispatch) {
@@ -124,10 +123,8 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   setup.emulated = emulation_of(j, nominal, scale);
   if (nominal->first().has_bytes())
     setup.slot_bytes = [nominal](step_id step, replica_id replica, stage_id s, microbatch_id mb) {
-      const task f{task_kind::forward, mb, chunk_id{0}};
-      return nominal->of(replica, f, [&](const auto& c, const task& of) {
-        return c.activation_bytes(step, s, of.mb);
-      });
+      const auto f = nominal->known({task_kind::forward, mb, chunk_id{0}});
+      return nominal->of(replica).activation_bytes(step, s, f.mb);
     };
   return setup;
 }
@@ -136,9 +133,7 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
 
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) {
   if (j.dispatch.mode == dispatch_mode::ready || j.dispatch.slot_bytes == 0) return success();
-  const auto chunks =
-      compute::estimate(j.model, compute::expected_layout(j.model, j.data), job::layers_of_parts(j),
-                        j.pipeline.tp, j.pipeline.recompute);
+  const auto chunks = chunks_of(j);
   const auto costs = plan::nominal_costs(j);
   auto simulation = plan::simulation_of(dispatch, costs, 1);
   if (j.device.kind != job::device_kind::emulated || !costs.has_bytes())
@@ -172,11 +167,8 @@ result<session_setup> make_session_setup(const job::job& j, const policy_registr
     setup.checkpoint = checkpoint_setup_of(j, identity_of(j, std::nullopt, nullptr));
   }
   if (setup.slot_bytes) return made;
-  const auto chunks =
-      compute::estimate(j.model, compute::expected_layout(j.model, j.data), job::layers_of_parts(j),
-                        j.pipeline.tp, j.pipeline.recompute);
-  setup.slot_bytes = [chunks, shape = dispatch->shape](step_id, replica_id, stage_id s,
-                                                       microbatch_id) {
+  setup.slot_bytes = [chunks = chunks_of(j), shape = dispatch->shape](step_id, replica_id,
+                                                                      stage_id s, microbatch_id) {
     return compute::slot_bytes(chunks, shape, s);
   };
   return made;
