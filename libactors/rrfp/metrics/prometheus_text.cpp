@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <deque>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,16 +38,9 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-enum class metric_type : std::uint8_t { counter, gauge, histogram };
-
-const char* name_of(metric_type type) {
-  switch (type) {
-    case metric_type::counter: return "counter";
-    case metric_type::gauge: return "gauge";
-    case metric_type::histogram: return "histogram";
-  }
-  return "?";
-}
+constexpr const char* counter_type = "counter";
+constexpr const char* gauge_type = "gauge";
+constexpr const char* histogram_type = "histogram";
 
 /// The lines of metric families, in the order of family().
 class page {
@@ -54,9 +48,9 @@ class page {
   explicit page(labels common) : common_(std::move(common)) {}
 
   /// Starts a family; the values that follow belong to it.
-  page& family(const char* name, const char* help, metric_type type) {
+  page& family(const char* name, const char* help, const char* type) {
     name_ = name;
-    text_ += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, name_of(type));
+    text_ += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);
     return *this;
   }
   void value(const labels& own, auto number) { line("", own, static_cast<double>(number)); }
@@ -88,10 +82,10 @@ class page {
   std::string text_;
 };
 
-labels stage_labels(const stage_counters& s) {
+labels labels_of(const stage_counters& s) {
   return {{"replica", text_of(s.replica)}, {"stage", text_of(s.stage)}};
 }
-labels rank_labels(const auto& r) {
+labels labels_of(const auto& r) {
   const auto& [stage, rank, replica] = r.at;
   return {{"replica", text_of(replica)}, {"stage", text_of(stage)}, {"rank", text_of(rank)}};
 }
@@ -100,12 +94,25 @@ labels with(labels all, const char* name, std::string_view value) {
   return all;
 }
 
+/// A family with a value for each of `all`: what `value` makes of it, a number or a counter.
+void add_each(page& to, const char* name, const char* help, const char* type, const auto& all,
+              auto value) {
+  to.family(name, help, type);
+  for (const auto& one : all) {
+    const auto& number = std::invoke(value, one);
+    if constexpr (requires { number.value(); })
+      to.value(labels_of(one), number.value());
+    else
+      to.value(labels_of(one), number);
+  }
+}
+
 void add_job(page& to, const job_counters& j) {
   const auto total = [&](const char* name, const char* help, const auto& counted) {
-    to.family(name, help, metric_type::counter).value({}, counted.value());
+    to.family(name, help, counter_type).value({}, counted.value());
   };
   const auto gauge = [&](const char* name, const char* help, const auto& current) {
-    to.family(name, help, metric_type::gauge).value({}, current.value());
+    to.family(name, help, gauge_type).value({}, current.value());
   };
   total("rrfp_steps_total", "Steps of this run.", j.steps);
   total("rrfp_tokens_total", "Tokens trained on.", j.tokens);
@@ -115,19 +122,15 @@ void add_job(page& to, const job_counters& j) {
   gauge("rrfp_learning_rate", "Learning rate of the last step.", j.lr);
   gauge("rrfp_bubble_ratio", "Share of the stages' time without a task, in the last step.",
         j.bubble_fraction);
-  to.family("rrfp_step_seconds", "Duration of steps.", metric_type::histogram)
-      .histogram({}, j.step_time);
-  to.family(
-      "rrfp_rank_late_seconds_total",
-      "By how much the rank worked longer than the median rank, so that others waited for it.",
-      metric_type::counter);
-  for (const auto& r : j.late) to.value(rank_labels(r), seconds(r.late_ns.value()));
-  to.family("rrfp_straggler_ratio",
-            "Of a straggler: its lateness over the time of the last steps; 0: not a straggler.",
-            metric_type::gauge);
-  for (const auto& r : j.late) to.value(rank_labels(r), r.lateness.value());
+  to.family("rrfp_step_seconds", "Duration of steps.", histogram_type).histogram({}, j.step_time);
+  add_each(to, "rrfp_rank_late_seconds_total",
+           "By how much the rank worked longer than the median rank, so that others waited for it.",
+           counter_type, j.late, [](const auto& r) { return seconds(r.late_ns.value()); });
+  add_each(to, "rrfp_straggler_ratio",
+           "Of a straggler: its lateness over the time of the last steps; 0: not a straggler.",
+           gauge_type, j.late, &late_counter::lateness);
   to.family("rrfp_replica_microbatches", "Microbatches that the replica ran in the last step.",
-            metric_type::gauge);
+            gauge_type);
   for (std::size_t r = 0; r < j.shares.size(); ++r)
     to.value({{"replica", std::to_string(r)}}, j.shares[r].value());
   total("rrfp_evaluations_total", "Evaluations on held-out data.", j.evaluations);
@@ -145,44 +148,38 @@ void add_job(page& to, const job_counters& j) {
 }
 
 void add_stages(page& to, const std::deque<stage_counters>& stages) {
-  to.family("rrfp_stage_steps_total", "Steps of this run that the stage has completed.",
-            metric_type::counter);
-  for (const auto& s : stages) to.value(stage_labels(s), s.steps.value());
+  using stage = stage_counters;
+  add_each(to, "rrfp_stage_steps_total", "Steps of this run that the stage has completed.",
+           counter_type, stages, &stage::steps);
   to.family("rrfp_task_seconds", "Duration of tasks on the ranks of a stage, by kind.",
-            metric_type::histogram);
+            histogram_type);
   for (const auto& s : stages)
     for (int k = 0; k < task_kinds; ++k)
-      to.histogram(with(stage_labels(s), "kind", name(static_cast<task_kind>(k))),
+      to.histogram(with(labels_of(s), "kind", name(static_cast<task_kind>(k))),
                    s.tasks[static_cast<std::size_t>(k)]);
-  to.family("rrfp_decisions_total", "Launches by the reason of their choice.",
-            metric_type::counter);
+  to.family("rrfp_decisions_total", "Launches by the reason of their choice.", counter_type);
   for (const auto& s : stages)
     for (std::size_t c = 0; c < choices; ++c)
-      to.value(with(stage_labels(s), "reason", name(static_cast<choice>(c))),
-               s.decisions[c].value());
-  to.family("rrfp_skipped_hints_total",
-            "Tasks that the hint ranked before a launched task and that were skipped.",
-            metric_type::counter);
-  for (const auto& s : stages) to.value(stage_labels(s), s.skipped_hints.value());
+      to.value(with(labels_of(s), "reason", name(static_cast<choice>(c))), s.decisions[c].value());
+  add_each(to, "rrfp_skipped_hints_total",
+           "Tasks that the hint ranked before a launched task and that were skipped.", counter_type,
+           stages, &stage::skipped_hints);
   to.family("rrfp_stage_wait_seconds_total",
-            "Time in which the stage could launch nothing, by cause.", metric_type::counter);
+            "Time in which the stage could launch nothing, by cause.", counter_type);
   for (const auto& s : stages)
     for (std::size_t c = 0; c < wait_causes; ++c)
-      to.value(with(stage_labels(s), "cause", name(static_cast<wait_cause>(c))),
+      to.value(with(labels_of(s), "cause", name(static_cast<wait_cause>(c))),
                seconds(s.waited_ns[c].value()));
-  to.family("rrfp_launch_gap_seconds_total",
-            "Time in which a rank had a ready task and had not begun it: overhead of the runtime.",
-            metric_type::counter);
-  for (const auto& s : stages) to.value(stage_labels(s), seconds(s.launch_gap_ns.value()));
+  add_each(to, "rrfp_launch_gap_seconds_total",
+           "Time in which a rank had a ready task and had not begun it: overhead of the runtime.",
+           counter_type, stages, [](const auto& s) { return seconds(s.launch_gap_ns.value()); });
   to.family("rrfp_tp_wait_seconds",
             "Time from the arrival of an input on the first rank of a stage to the last.",
-            metric_type::histogram);
-  for (const auto& s : stages) to.histogram(stage_labels(s), s.tp_waits);
+            histogram_type);
+  for (const auto& s : stages) to.histogram(labels_of(s), s.tp_waits);
   const auto gauge = [&](const char* name, const char* help, auto value) {
-    to.family(name, help, metric_type::gauge);
-    for (const auto& s : stages) to.value(stage_labels(s), (s.*value).value());
+    add_each(to, name, help, gauge_type, stages, value);
   };
-  using stage = stage_counters;
   gauge("rrfp_ready_tasks", "Ready tasks, including those that wait for memory.", &stage::ready);
   gauge("rrfp_launches_outstanding", "Launches that are not finished on every rank.",
         &stage::outstanding);
@@ -195,8 +192,7 @@ void add_stages(page& to, const std::deque<stage_counters>& stages) {
 
 void add_ranks(page& to, const std::deque<rank_counters>& ranks) {
   const auto counter = [&](const char* name, const char* help, auto value) {
-    to.family(name, help, metric_type::counter);
-    for (const auto& r : ranks) to.value(rank_labels(r), (r.*value).value());
+    add_each(to, name, help, counter_type, ranks, value);
   };
   using rank = rank_counters;
   counter("rrfp_tensors_sent_total", "Activations and gradients sent.", &rank::sent);
@@ -205,16 +201,15 @@ void add_ranks(page& to, const std::deque<rank_counters>& ranks) {
   counter("rrfp_received_bytes_total", "Bytes of activations and gradients received.",
           &rank::received_bytes);
   counter("rrfp_collectives_total", "Collectives with other ranks.", &rank::collectives);
-  to.family("rrfp_collective_seconds_total", "Time in collectives, mostly waiting for other ranks.",
-            metric_type::counter);
-  for (const auto& r : ranks) to.value(rank_labels(r), seconds(r.collective_ns.value()));
-  to.family("rrfp_inputs_waiting", "Inputs that have arrived and whose tasks are not launched.",
-            metric_type::gauge);
-  for (const auto& r : ranks) to.value(rank_labels(r), r.inputs_waiting.value());
+  add_each(to, "rrfp_collective_seconds_total",
+           "Time in collectives, mostly waiting for other ranks.", counter_type, ranks,
+           [](const auto& r) { return seconds(r.collective_ns.value()); });
+  add_each(to, "rrfp_inputs_waiting", "Inputs that have arrived and whose tasks are not launched.",
+           gauge_type, ranks, &rank::inputs_waiting);
   const auto memory = [&](const char* name, const char* help, auto value) {
-    to.family(name, help, metric_type::gauge);
+    to.family(name, help, gauge_type);
     for (const auto& r : ranks)
-      if (r.device_reserved.value() > 0) to.value(rank_labels(r), (r.*value).value());
+      if (r.device_reserved.value() > 0) to.value(labels_of(r), (r.*value).value());
   };
   memory("rrfp_device_allocated_bytes", "Bytes of tensors on the device of a rank; absent on CPUs.",
          &rank::device_allocated);
@@ -225,7 +220,7 @@ void add_ranks(page& to, const std::deque<rank_counters>& ranks) {
 void add_transport(page& to, const run_counters& run) {
   const auto t = run.transport.read();
   const auto counter = [&](const char* name, const char* help, std::uint64_t value) {
-    to.family(name, help, metric_type::counter).value({}, value);
+    to.family(name, help, counter_type).value({}, value);
   };
   counter("rrfp_transport_sent_total", "Messages to other nodes, collectives included.", t.sent);
   counter("rrfp_transport_sent_bytes_total", "Bytes of messages to other nodes.", t.sent_bytes);
@@ -236,27 +231,25 @@ void add_transport(page& to, const run_counters& run) {
           t.dropped_duplicate);
   counter("rrfp_transport_dropped_total",
           "Stale, damaged and undeliverable messages that were dropped.", t.dropped_others());
-  to.family("rrfp_transport_announced", "Announced messages that are not fetched yet.",
-            metric_type::gauge)
+  to.family("rrfp_transport_announced", "Announced messages that are not fetched yet.", gauge_type)
       .value({}, t.announced);
-  to.family("rrfp_transport_inflight_bytes", "Bytes being fetched.", metric_type::gauge)
+  to.family("rrfp_transport_inflight_bytes", "Bytes being fetched.", gauge_type)
       .value({}, t.inflight_bytes);
 }
 
 void add_ages(page& to, const run_counters& run, std::int64_t now) {
   const auto age = [&](std::int64_t then) { return seconds(now - then); };
   to.family("rrfp_last_progress_age_seconds",
-            "Time since the last progress of a stage on this node.", metric_type::gauge)
+            "Time since the last progress of a stage on this node.", gauge_type)
       .value({}, age(run.last_progress.value()));
   to.family("rrfp_hang_timeout_seconds",
-            "Time without progress after which the run ends; absent without a limit.",
-            metric_type::gauge);
+            "Time without progress after which the run ends; absent without a limit.", gauge_type);
   if (run.hang_timeout_s > 0) to.value({}, run.hang_timeout_s);
   to.family("rrfp_last_step_age_seconds",
             "Time since a stage on this node completed a step; absent before the first.",
-            metric_type::gauge);
+            gauge_type);
   if (run.last_step.value() != 0) to.value({}, age(run.last_step.value()));
-  to.family("rrfp_healthy", "1 while steps progress, as in /healthz; else 0.", metric_type::gauge)
+  to.family("rrfp_healthy", "1 while steps progress, as in /healthz; else 0.", gauge_type)
       .value({}, health_of(&run, now).good ? 1 : 0);
 }
 
@@ -266,7 +259,7 @@ std::string prometheus_text(node_id node, const std::string& version, const run_
                             std::int64_t now) {
   const auto node_labels = labels{{"node", text_of(node)}};
   page about{node_labels};
-  about.family("rrfp_info", "The version of the program.", metric_type::gauge)
+  about.family("rrfp_info", "The version of the program.", gauge_type)
       .value({{"version", version}}, 1);
   auto text = about.take();
   if (run == nullptr) return text;

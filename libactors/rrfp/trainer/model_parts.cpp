@@ -1,9 +1,8 @@
 #include "model_parts.hpp"
 
-#include <sstream>
-
 #include <fmt/format.h>
 
+#include <rrfp/base/codec.hpp>
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/user_functions.hpp>
 #include <rrfp/keyed_generator.hpp>
@@ -42,10 +41,8 @@ class lending_group final : public compute::rank_group {
   const std::shared_ptr<compute::rank_group> ranks_;
 };
 
-}  // namespace
-
-status parameter_owners::add(std::uint32_t part, const std::string& name) {
-  const auto [at, is_new] = part_of_.emplace(name, part);
+status add(parts_by_name& all, std::uint32_t part, const std::string& name) {
+  const auto [at, is_new] = all.emplace(name, part);
   if (is_new || at->second == part) return success();
   return error{
       fmt::format("parameter '{}' is in part {} of the model and in part {}: names must "
@@ -53,19 +50,7 @@ status parameter_owners::add(std::uint32_t part, const std::string& name) {
                   name, at->second, part)};
 }
 
-std::string parameter_owners::text() const {
-  std::string lines;
-  for (const auto& [name, part] : part_of_) lines += fmt::format("{} {}\n", part, name);
-  return lines;
-}
-
-status parameter_owners::add_lines(const std::string& lines) {
-  std::istringstream in{lines};
-  std::uint32_t part = 0;
-  for (std::string name; in >> part && std::getline(in.ignore(), name);)
-    if (auto added = add(part, name); !added) return added;
-  return success();
-}
+}  // namespace
 
 model_parts::model_parts(const pipeline_options& options, std::uint64_t seed,
                          std::shared_ptr<fed_source> data)
@@ -83,7 +68,7 @@ model_parts::chunk model_parts::make(const pipeline_shape& shape, virtual_stage_
   if (place.is_last()) *made = keep_outputs(std::move(*made), place, data_);
   for (const auto& p : (*made)->parameters()) {
     if (p.tied == compute::tie::none)
-      if (auto added = owners_.add(place.index, p.name); !added) return added.failure();
+      if (auto added = add(owners_, place.index, p.name); !added) return added.failure();
     const auto& [part, name] =
         owner_of_
             .try_emplace(p.value.unsafeGetTensorImpl(),
@@ -96,7 +81,7 @@ model_parts::chunk model_parts::make(const pipeline_shape& shape, virtual_stage_
                       place.index, p.name, name, part)};
   }
   for (const auto& b : (*made)->buffers())
-    if (auto added = owners_.add(place.index, b.name); !added) return added.failure();
+    if (auto added = add(owners_, place.index, b.name); !added) return added.failure();
   return made;
 }
 
@@ -120,10 +105,16 @@ model_parts::chunk model_parts::make_by_user(const pipeline_shape& shape,
   return caught(named(options_.make_chunk ? "make_chunk" : "make_stage", make));
 }
 
+std::string model_parts::names() const { return encoded(owners_); }
+
 status model_parts::compare_names(const std::vector<std::string>& all) {
-  parameter_owners together;
-  for (const auto& lines : all)
-    if (auto added = together.add_lines(lines); !added) return added;
+  parts_by_name together;
+  for (const auto& bytes : all) {
+    const auto names = decoded<parts_by_name>(bytes);
+    if (!names) return error{"protocol error: a node's names are invalid", error_kind::failed};
+    for (const auto& [name, part] : *names)
+      if (auto added = add(together, part, name); !added) return added;
+  }
   return success();
 }
 

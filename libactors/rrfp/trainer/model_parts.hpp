@@ -16,16 +16,7 @@
 namespace rrfp {
 
 /// The part of the model that each parameter belongs to. Checkpoints identify it by name only.
-class parameter_owners {
- public:
-  status add(std::uint32_t part, const std::string& name);
-  /// One line per parameter, for other processes.
-  std::string text() const;
-  status add_lines(const std::string& lines);
-
- private:
-  std::map<std::string, std::uint32_t> part_of_;
-};
+using parts_by_name = std::map<std::string, std::uint32_t>;
 
 /// Calls the factories of the options.
 class model_parts {
@@ -37,8 +28,8 @@ class model_parts {
   using chunk = result<std::unique_ptr<compute::stage_module>>;
   chunk make(const pipeline_shape& shape, virtual_stage_id vs,
              std::shared_ptr<compute::rank_group> group);
-  /// The names of the parameters, for other processes.
-  std::string names() const { return owners_.text(); }
+  /// The names of the parameters, as bytes for other processes.
+  std::string names() const;
   /// Checks that the parts of all processes have different parameter names. `all`: names() of each.
   static status compare_names(const std::vector<std::string>& all);
 
@@ -48,7 +39,7 @@ class model_parts {
   const pipeline_options& options_;
   const std::uint64_t seed_;
   const std::shared_ptr<fed_source> data_;
-  parameter_owners owners_;
+  parts_by_name owners_;
   using weak_tensor = c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>;
   struct owner {
     std::pair<std::uint32_t, std::string> part_and_name;

@@ -167,7 +167,7 @@ step_result pipeline::impl::result_of(actors::passed_step passed, std::vector<at
 }
 
 pipeline::pipeline(std::shared_ptr<impl> state) : impl_(std::move(state)) {}
-pipeline::~pipeline() { impl_->close(); }
+pipeline::~pipeline() { impl_->loop().close(); }
 
 result<std::unique_ptr<pipeline>> pipeline::open(job::job j, pipeline_options options) {
   auto state = std::make_shared<impl>(std::move(j), std::move(options));
@@ -198,7 +198,7 @@ status pipeline::load_state_dict(std::vector<compute::named_tensor> state) {
   return caught([&] { return impl_->load_state_dict(std::move(state)); });
 }
 status pipeline::recover() { return impl_->recover(); }
-status pipeline::save() { return impl_->save(); }
+status pipeline::save() { return impl_->loop().save(); }
 result<actors::run_summary> pipeline::finish() { return impl_->finish(); }
 void pipeline::interrupt() { impl_->loop().interrupt(); }
 void pipeline::report(std::string why) { impl_->loop().report(std::move(why)); }

@@ -19,10 +19,6 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
 
-  /// Ends the run. A thread that cannot be ended keeps this state alive.
-  void close() {
-    if (loop_) loop_->close();
-  }
   status open();
   result<step_result> pass(compute::step_purpose purpose,
                            std::vector<compute::microbatch> microbatches, step_options how);
@@ -31,13 +27,12 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   result<std::vector<compute::named_tensor>> state_dict();
   status load_state_dict(std::vector<compute::named_tensor> state);
   status recover();
-  /// Which parts of the model are here.
-  void note_places();
-  status save() { return loop_->save(); }
   result<actors::run_summary> finish();
   actors::training_loop& loop() const { return *loop_; }
 
  private:
+  /// Which parts of the model are here.
+  void note_places();
   /// How the replicas share the microbatches of a step.
   result<microbatch_counts> counts_of(std::size_t microbatches, const step_options& how) const;
   bool is_emulated() const { return job_.device.kind == job::device_kind::emulated; }
