@@ -59,7 +59,7 @@ void measure(benchmark::State& state, const group_maker& make) {
       std::vector<float> x(count);
       do {
         x[0] = 0;
-        if (!members[r]->all_reduce(reduction::sum, x.data(), count, element::float32)) return;
+        if (!members[r]->all_reduce(operation::sum, x.data(), count, element::float32)) return;
       } while (x[0] == 0);
     });
   }
@@ -67,10 +67,10 @@ void measure(benchmark::State& state, const group_maker& make) {
   bool failed = false;
   for (auto _ : state) {
     x[0] = 0;
-    failed |= !members[0]->all_reduce(reduction::sum, x.data(), count, element::float32);
+    failed |= !members[0]->all_reduce(operation::sum, x.data(), count, element::float32);
   }
   x[0] = 1;
-  failed |= !members[0]->all_reduce(reduction::sum, x.data(), count, element::float32);
+  failed |= !members[0]->all_reduce(operation::sum, x.data(), count, element::float32);
   for (auto& t : others) t.join();
   if (failed) state.SkipWithError("an all-reduce failed");
   state.SetBytesProcessed(state.iterations() * state.range(1));

@@ -307,7 +307,8 @@ launches run(const scenario& wanted, std::uint32_t ranks, std::chrono::microseco
   if (!opened) throw std::runtime_error(opened.message());
   if (const auto r = (*opened)->run(); r.how != ending::done) throw std::runtime_error(r.message);
   launches all;
-  for (const auto& t : trace.tasks())
+  const auto records = trace.records();
+  for (const auto& t : records.tasks)
     if (t.step != step_id{0}) all[{t.step, t.stage, t.launched.seq}].push_back(t);
   return all;
 }

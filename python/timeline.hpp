@@ -43,7 +43,7 @@ class temporary_file {
 /// An SVG of one step, or of the last one.
 inline result<std::string> picture_of(const actors::trace_recorder& trace,
                                      std::optional<std::uint64_t> step) {
-  if (trace.tasks().empty()) return error{"report(): expected a finished step, got none"};
+  if (trace.records().tasks.empty()) return error{"report(): expected a finished step, got none"};
   // The reader of traces reads files, as rrfp-report does.
   const temporary_file file;
   if (auto written = actors::write_chrome_json(file.path(), {{"rrfp", &trace}}); !written)

@@ -204,7 +204,7 @@ void measure_nccl(bench& b, std::uint32_t ranks) {
       lane->run(accelerator::stream::compute, [&] {
         auto t = at::full({count}, 1.0 + r, at::TensorOptions{}.device(lane->device()));
         const auto reduce = [&] {
-          return group->all_reduce(tp_coord::reduction::sum, t.mutable_data_ptr(), count,
+          return group->all_reduce(tp_coord::operation::sum, t.mutable_data_ptr(), count,
                                    tp_coord::element::float32);
         };
         if (auto first = reduce(); !first) {

@@ -30,7 +30,7 @@ TEST_CASE("a trace holds every task of every step, in order and without overlap"
   setup.trace = &trace;
   const auto r = (*session::open(std::move(setup)))->run();
   REQUIRE(r.how == ending::done);
-  CHECK(trace.tasks().size() == 2 * 3 * (5 * 3));
+  CHECK(trace.records().tasks.size() == 2 * 3 * (5 * 3));
 
   const scratch_folder folder;
   const auto path = folder / "trace.json";

@@ -211,7 +211,7 @@ TEST_CASE("NCCL sums a group of one rank") {
   auto t = at::arange(1000, at::kFloat);
   lane->run(stream::compute, [&] {
     auto there = t.to(lane->device());
-    const auto done = group->all_reduce(tp_coord::reduction::sum, there.mutable_data_ptr(), 1000,
+    const auto done = group->all_reduce(tp_coord::operation::sum, there.mutable_data_ptr(), 1000,
                                         tp_coord::element::float32);
     INFO((done ? "" : done.message()));
     REQUIRE(done);
@@ -268,7 +268,7 @@ TEST_CASE("NCCL sums in the order of the ranks") {
     on_ranks(ranks, 20s, [&](std::uint32_t r, accelerator::lane& lane, auto& group) {
       auto t = summand(r, count).to(lane.device());
       const auto done =
-          group.all_reduce(tp_coord::reduction::sum, t.mutable_data_ptr(),
+          group.all_reduce(tp_coord::operation::sum, t.mutable_data_ptr(),
                            static_cast<std::size_t>(count), tp_coord::element::float32);
       if (!done) throw std::runtime_error(done.message());
       if (!t.cpu().equal(expected)) throw std::runtime_error("the sum differs");
@@ -289,7 +289,7 @@ TEST_CASE("a rank waits for one that does not join NCCL no longer than the limit
   const auto group = platform->make_collective(std::move(control[0]), lane, {500ms, true});
   lane->run(stream::compute, [&] {
     auto t = at::ones({4}, at::TensorOptions{}.device(lane->device()));
-    const auto done = group->all_reduce(tp_coord::reduction::sum, t.mutable_data_ptr(), 4,
+    const auto done = group->all_reduce(tp_coord::operation::sum, t.mutable_data_ptr(), 4,
                                         tp_coord::element::float32);
     REQUIRE_FALSE(done);
     CHECK_THAT(done.message(),
@@ -311,7 +311,7 @@ TEST_CASE("with compare_calls, ranks that call NCCL for different tasks get an e
     lane->run(stream::compute, [&] {
       auto t = at::ones({4}, at::TensorOptions{}.device(lane->device()));
       const auto reduce = [&] {
-        return group->all_reduce(tp_coord::reduction::sum, t.mutable_data_ptr(), 4,
+        return group->all_reduce(tp_coord::operation::sum, t.mutable_data_ptr(), 4,
                                  tp_coord::element::float32);
       };
       if (const auto done = reduce(); !done) throw std::runtime_error(done.message());
@@ -333,7 +333,7 @@ TEST_CASE("abort() ends a sum that another rank never joins") {
   on_ranks(2, 20s, [&](std::uint32_t r, accelerator::lane& lane, auto& group) {
     auto t = at::ones({4}, at::TensorOptions{}.device(lane.device()));
     const auto reduce = [&] {
-      return group.all_reduce(tp_coord::reduction::sum, t.mutable_data_ptr(), 4,
+      return group.all_reduce(tp_coord::operation::sum, t.mutable_data_ptr(), 4,
                               tp_coord::element::float32);
     };
     if (!reduce()) throw std::runtime_error("the first sum");

@@ -18,7 +18,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 status reduce(collective& c, std::size_t count = 4) {
   std::vector<float> x(count, 1.0f);
-  return c.all_reduce(reduction::sum, x.data(), x.size(), element::float32);
+  return c.all_reduce(operation::sum, x.data(), x.size(), element::float32);
 }
 
 }  // namespace
@@ -138,7 +138,7 @@ TEST_CASE("abort at any moment neither hangs nor leaves a call half done") {
       errors = run_all(members, [&](collective& c) -> status {
         for (;;) {
           std::vector<float> x(10'000, 1.0f);
-          auto done = c.all_reduce(reduction::sum, x.data(), x.size(), element::float32);
+          auto done = c.all_reduce(operation::sum, x.data(), x.size(), element::float32);
           if (!done) return done;
           if (x.front() != 3.0f || x.back() != 3.0f) return error{"wrong sum"};
         }

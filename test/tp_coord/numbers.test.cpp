@@ -54,7 +54,7 @@ TEST_CASE("all-reduce gives every rank the bits of the sum in rank order") {
         auto buffers = given;
         const auto errors = run_all(members, [&](collective& c) {
           c.begin(site_of(1));
-          return c.all_reduce(reduction::sum, buffers[c.rank().value()].data(), count,
+          return c.all_reduce(operation::sum, buffers[c.rank().value()].data(), count,
                               element::float32);
         });
         REQUIRE(errors == no_errors(ranks));
@@ -83,7 +83,7 @@ TEST_CASE("many consecutive collectives do not interfere") {
       for (std::uint32_t i = 0; i < 500; ++i) {
         if (i % 7 == 0) c.begin(site_of(i));
         std::vector<double> x(1 + i % 5, c.rank().value() + i);
-        if (auto ok = c.all_reduce(reduction::sum, x.data(), x.size(), element::float64); !ok) {
+        if (auto ok = c.all_reduce(operation::sum, x.data(), x.size(), element::float64); !ok) {
           return ok;
         }
         sum += x[0];
@@ -109,7 +109,7 @@ TEST_CASE("the maximum is that of all ranks, and a NaN is not lost") {
         x[r] = {r == 1 ? 5.0f : -1.0f, -2.0f - static_cast<float>(r), r == nan_at ? nan : 1.0f};
       }
       const auto errors = run_all(members, [&](collective& c) {
-        return c.all_reduce(reduction::max, x[c.rank().value()].data(), 3, element::float32);
+        return c.all_reduce(operation::max, x[c.rank().value()].data(), 3, element::float32);
       });
       CHECK(errors == no_errors(ranks));
       for (const auto& b : x) {
@@ -128,7 +128,7 @@ TEST_CASE("int64 is summed exactly and wraps around") {
         {(std::int64_t{1} << 60) + 1, std::numeric_limits<std::int64_t>::max()},
         {std::int64_t{1} << 60, 1}};
     run_all(members, [&](collective& c) {
-      return c.all_reduce(reduction::sum, x[c.rank().value()].data(), 2, element::int64);
+      return c.all_reduce(operation::sum, x[c.rank().value()].data(), 2, element::int64);
     });
     for (const auto& b : x) {
       CHECK(b[0] == (std::int64_t{1} << 61) + 1);
@@ -177,7 +177,7 @@ TEST_CASE(
   std::vector<std::vector<float>> x(4, std::vector<float>(100'000, 1.0f));
   const auto run = [&](std::size_t count) {
     run_all(members, [&](collective& c) {
-      return c.all_reduce(reduction::sum, x[c.rank().value()].data(), count, element::float32);
+      return c.all_reduce(operation::sum, x[c.rank().value()].data(), count, element::float32);
     });
     return post->sent();
   };

@@ -126,40 +126,26 @@ class json_events {
   bool first_ = true;
 };
 
-template <class Record>
-void keep(std::mutex& mutex, std::vector<Record>& records, const Record& r,
-          std::uint64_t& dropped) {
-  const std::lock_guard lock{mutex};
-  if (records.size() < trace_recorder::records_max)
-    records.push_back(r);
-  else
-    ++dropped;
-}
-
-template <class Value>
-Value copy_of(std::mutex& mutex, const Value& value) {
-  const std::lock_guard lock{mutex};
-  return value;
-}
-
 }  // namespace
 
-void trace_recorder::add(const task_record& r) { keep(mutex_, tasks_, r, dropped_); }
-void trace_recorder::add(const wait_record& r) { keep(mutex_, waits_, r, dropped_); }
-void trace_recorder::add(const step_record& r) { keep(mutex_, steps_, r, dropped_); }
-
-void trace_recorder::add(recovery_record r) {
+template <class Record>
+void trace_recorder::keep(std::vector<Record>& all, const Record& r) {
   const std::lock_guard lock{mutex_};
-  recoveries_.push_back(std::move(r));
+  if (all.size() < records_max)
+    all.push_back(r);
+  else
+    ++records_.dropped;
 }
 
-std::vector<recovery_record> trace_recorder::recoveries() const {
-  return copy_of(mutex_, recoveries_);
+void trace_recorder::add(const task_record& r) { keep(records_.tasks, r); }
+void trace_recorder::add(const wait_record& r) { keep(records_.waits, r); }
+void trace_recorder::add(const step_record& r) { keep(records_.steps, r); }
+void trace_recorder::add(const recovery_record& r) { keep(records_.recoveries, r); }
+
+trace_records trace_recorder::records() const {
+  const std::lock_guard lock{mutex_};
+  return records_;
 }
-std::vector<task_record> trace_recorder::tasks() const { return copy_of(mutex_, tasks_); }
-std::vector<wait_record> trace_recorder::waits() const { return copy_of(mutex_, waits_); }
-std::vector<step_record> trace_recorder::steps() const { return copy_of(mutex_, steps_); }
-std::uint64_t trace_recorder::dropped() const { return copy_of(mutex_, dropped_); }
 
 namespace {
 
@@ -192,16 +178,17 @@ std::vector<T> read_records(std::string_view& bytes, std::size_t count) {
 std::string trace_recorder::to_bytes(std::size_t bytes_max) const {
   const std::lock_guard lock{mutex_};
   RRFP_CHECK(bytes_max >= sizeof(bytes_header), "bytes_max holds at least a header");
+  const auto& all = records_;
   auto room = bytes_max - sizeof(bytes_header);
   bytes_header h;
-  h.tasks = std::min(tasks_.size(), room / sizeof(task_record));
+  h.tasks = std::min(all.tasks.size(), room / sizeof(task_record));
   room -= h.tasks * sizeof(task_record);
-  h.waits = std::min(waits_.size(), room / sizeof(wait_record));
-  h.dropped = dropped_ + (tasks_.size() - h.tasks) + (waits_.size() - h.waits);
+  h.waits = std::min(all.waits.size(), room / sizeof(wait_record));
+  h.dropped = all.dropped + (all.tasks.size() - h.tasks) + (all.waits.size() - h.waits);
   std::string bytes;
   append(bytes, &h, 1);
-  append(bytes, tasks_.data(), h.tasks);
-  append(bytes, waits_.data(), h.waits);
+  append(bytes, all.tasks.data(), h.tasks);
+  append(bytes, all.waits.data(), h.waits);
   return bytes;
 }
 
@@ -213,7 +200,7 @@ void trace_recorder::add_bytes(std::string_view bytes) {
   for (const auto& r : tasks) add(r);
   for (const auto& r : waits) add(r);
   const std::lock_guard lock{mutex_};
-  dropped_ += header.dropped;
+  records_.dropped += header.dropped;
 }
 
 status write_chrome_json(const std::string& path, const std::vector<titled_trace>& runs) {
@@ -223,8 +210,7 @@ status write_chrome_json(const std::string& path, const std::vector<titled_trace
   std::uint64_t dropped = 0;
   std::uint32_t first_process = 0;
   for (const auto& run : runs) {
-    const auto tasks = run.trace->tasks();
-    const auto waits = run.trace->waits();
+    const auto all = run.trace->records();
     std::uint32_t replicas = 0;
     std::uint32_t stages = 0;
     std::uint32_t ranks = 1;
@@ -232,11 +218,11 @@ status write_chrome_json(const std::string& path, const std::vector<titled_trace
       replicas = std::max(replicas, r.replica.value() + 1);
       stages = std::max(stages, r.stage.value() + 1);
     };
-    for (const auto& r : tasks) {
+    for (const auto& r : all.tasks) {
       count(r);
       ranks = std::max(ranks, r.rank.value() + 1);
     }
-    for (const auto& r : waits) count(r);
+    for (const auto& r : all.waits) count(r);
     const auto process_of = [&](const auto& r) {
       return first_process + r.replica.value() * stages + r.stage.value();
     };
@@ -249,16 +235,14 @@ status write_chrome_json(const std::string& path, const std::vector<titled_trace
         events.name("thread_name", process, r, fmt::format("rank {}", r));
       events.name("thread_name", process, waits_thread, "waits");
     }
-    const auto steps = run.trace->steps();
-    const auto recoveries = run.trace->recoveries();
-    if (!steps.empty() || !recoveries.empty())
+    if (!all.steps.empty() || !all.recoveries.empty())
       events.name("thread_name", first_process, steps_thread, "steps");
-    for (const auto& r : recoveries) events.add(first_process, r);
-    for (const auto& r : steps) events.add(first_process, r);
-    for (const auto& r : tasks) events.add(process_of(r), r);
-    for (const auto& r : waits) events.add(process_of(r), r);
+    for (const auto& r : all.recoveries) events.add(first_process, r);
+    for (const auto& r : all.steps) events.add(first_process, r);
+    for (const auto& r : all.tasks) events.add(process_of(r), r);
+    for (const auto& r : all.waits) events.add(process_of(r), r);
     first_process += replicas * stages;
-    dropped += run.trace->dropped();
+    dropped += all.dropped;
   }
   if (auto written = events.finish(dropped); !written) return written;
   return (*file)->commit();

@@ -63,6 +63,14 @@ struct recovery_record {
   double held_s = 0;                 ///< from the loss until all nodes had joined again
 };
 
+struct trace_records {
+  std::vector<task_record> tasks;
+  std::vector<wait_record> waits;
+  std::vector<step_record> steps;
+  std::vector<recovery_record> recoveries;  ///< a few
+  std::uint64_t dropped = 0;                ///< beyond the limit
+};
+
 /// Thread-safe. Holds at most `records_max` records of each kind and counts the rest as dropped.
 class trace_recorder {
  public:
@@ -71,15 +79,9 @@ class trace_recorder {
   void add(const task_record& r);
   void add(const wait_record& r);
   void add(const step_record& r);
-  void add(recovery_record r);
+  void add(const recovery_record& r);
 
-  std::vector<task_record> tasks() const;
-  std::vector<wait_record> waits() const;
-  std::vector<step_record> steps() const;
-  std::vector<recovery_record> recoveries() const;
-
-  /// Records beyond the limit.
-  std::uint64_t dropped() const;
+  trace_records records() const;
 
   /// Encodes the tasks and waits for add_bytes() in another process of the same build. Those beyond
   /// `bytes_max` are left out and count as dropped.
@@ -87,12 +89,11 @@ class trace_recorder {
   void add_bytes(std::string_view bytes);
 
  private:
+  template <class Record>
+  void keep(std::vector<Record>& all, const Record& r);
+
   mutable std::mutex mutex_;
-  std::vector<task_record> tasks_;
-  std::vector<wait_record> waits_;
-  std::vector<step_record> steps_;
-  std::vector<recovery_record> recoveries_;  ///< a few
-  std::uint64_t dropped_ = 0;
+  trace_records records_;
 };
 
 struct titled_trace {

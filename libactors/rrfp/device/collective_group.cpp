@@ -33,8 +33,8 @@ class collective_group final : public compute::rank_group {
   std::uint32_t rank() const override { return member_->rank().value(); }
   std::uint32_t size() const override { return member_->size(); }
   bool on_device() const override { return member_->on_device(); }
-  void all_reduce_sum(const tensor_buffer& b) override { all_reduce(reduction::sum, b); }
-  void all_reduce_max(const tensor_buffer& b) override { all_reduce(reduction::max, b); }
+  void all_reduce_sum(const tensor_buffer& b) override { all_reduce(operation::sum, b); }
+  void all_reduce_max(const tensor_buffer& b) override { all_reduce(operation::max, b); }
   void set_task(step_id step, const launch& l) override {
     site_ = {step, l.seq, l.what};
     ordinal_ = 0;
@@ -42,12 +42,10 @@ class collective_group final : public compute::rank_group {
   }
 
  private:
-  void all_reduce(reduction op, const tensor_buffer& b) {
+  void all_reduce(operation op, const tensor_buffer& b) {
     const auto count = static_cast<std::size_t>(b.elements());
     const auto type = element_of(b);
-    if (watch_)
-      watch_->enter({site_, ordinal_, op == reduction::sum ? operation::sum : operation::max, type,
-                     rank_id{}, count});
+    if (watch_) watch_->enter({site_, ordinal_, op, type, rank_id{}, count});
     const auto done = member_->all_reduce(op, b.data, count, type);
     if (watch_) watch_->leave();
     ++ordinal_;

@@ -19,9 +19,9 @@ status collective::call(fingerprint print, const void* in, void* out) {
   return run({print, static_cast<const std::byte*>(in), static_cast<std::byte*>(out)});
 }
 
-status collective::all_reduce(reduction op, void* buffer, std::size_t count, element type) {
-  const auto what = op == reduction::sum ? operation::sum : operation::max;
-  return call({{}, 0, what, type, {}, count}, nullptr, buffer);
+status collective::all_reduce(operation op, void* buffer, std::size_t count, element type) {
+  RRFP_CHECK(op == operation::sum || op == operation::max, "op must be a reduction");
+  return call({{}, 0, op, type, {}, count}, nullptr, buffer);
 }
 
 status collective::all_gather(const void* mine, void* all, std::size_t count, element type) {

@@ -21,8 +21,6 @@
 
 namespace rrfp::tp_coord {
 
-enum class reduction : std::uint8_t { sum, max };
-
 /// Options of collectives over device memory.
 struct collective_options {
   /// Maximum time that a rank waits for the others to join, and for the library to accept a call.
@@ -53,8 +51,8 @@ class collective {
   /// Sets the launch that the following calls belong to.
   void begin(const call_site& site);
 
-  /// Reduces in place. int64 sums wrap around; a NaN in a maximum wins.
-  status all_reduce(reduction op, void* buffer, std::size_t count, element type);
+  /// Reduces in place; `op` is sum or max. int64 sums wrap around; a NaN in a maximum wins.
+  status all_reduce(operation op, void* buffer, std::size_t count, element type);
   /// `all` has room for size() * count elements; those of rank r begin at r * count.
   status all_gather(const void* mine, void* all, std::size_t count, element type);
   /// Copies `buffer` of `root` to `buffer` of every rank.

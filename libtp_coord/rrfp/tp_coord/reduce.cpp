@@ -1,7 +1,5 @@
 #include "reduce.hpp"
 
-#include <rrfp/base/check.hpp>
-
 namespace rrfp::tp_coord {
 
 namespace {
@@ -34,7 +32,6 @@ void accumulate_as(operation op, std::byte* sum, const std::byte* next, std::siz
 
 void accumulate(operation op, element type, std::byte* sum, const std::byte* next,
                 std::size_t count) {
-  RRFP_CHECK(op == operation::sum || op == operation::max, "op must be a reduction");
   switch (type) {
     case element::float32: return accumulate_as<float>(op, sum, next, count);
     case element::float64: return accumulate_as<double>(op, sum, next, count);
