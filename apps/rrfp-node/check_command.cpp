@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/actors/recovery.hpp>
 #include <rrfp/base/units.hpp>
@@ -15,9 +16,8 @@
 
 #include "../common/console.hpp"
 #include "../common/program.hpp"
-#include "checkpoints.hpp"
 #include "commands.hpp"
-#include "framework.hpp"
+#include "results.hpp"
 
 namespace rrfp::apps {
 
@@ -164,6 +164,22 @@ void print_prediction(const job::job& j, const simulate::report& predicted, std:
       "  run with --trace T.json, then rrfp-report T.json --profile cost.toml, and set\n"
       "  cost.profile = \"cost.toml\"\n\n",
       predicted.bubble_fraction * 100);
+}
+
+/// What a run would do; changes nothing. Empty without checkpoint.dir.
+result<std::string> describe_checkpoints(const job::job& j,
+                                         const std::optional<actors::checkpoint_setup>& setup) {
+  if (!setup) return std::string{};
+  const auto choice = actors::choose_resume(j, *setup, checkpoint::verification::checksums);
+  if (!choice) return choice.failure();
+  const auto when = setup->every == 0 ? std::string{"at the end"}
+                                      : fmt::format("every {} steps and at the end", setup->every);
+  auto text =
+      fmt::format("checkpoints {} in {}, the newest {} are kept; the run {}\n", when, setup->dir,
+                  j.checkpoint.keep, choice->from ? line_of(*choice->from) : "starts");
+  for (const auto& line : choice->skipped) text += "  skipped: " + line + "\n";
+  for (const auto& line : choice->changed) text += "  " + line + "\n";
+  return text;
 }
 
 using duration = std::chrono::duration<double>;

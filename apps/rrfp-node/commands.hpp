@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include <rrfp/actors/framework.hpp>
 #include <rrfp/base/result.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/membership/launch_environment.hpp>
@@ -24,6 +26,9 @@ struct command_options {
   std::uint32_t local_nodes = 1;      ///< run, check: node processes on this machine
   double decode_s = 60;               ///< check: time limit for decoding images
 };
+
+/// The framework that this program was built with.
+std::unique_ptr<actors::framework> make_framework();
 
 /// The job of the command; tells the user how it was read.
 result<job::job> load(const command_options& options, bool tells_notes = true);

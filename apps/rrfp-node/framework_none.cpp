@@ -1,6 +1,7 @@
+#include <rrfp/base/exit_code.hpp>
+
 #include "../common/console.hpp"
 #include "commands.hpp"
-#include "framework.hpp"
 
 namespace rrfp::apps {
 

@@ -1,6 +1,6 @@
 #include <rrfp/torch_actors/torch_framework.hpp>
 
-#include "framework.hpp"
+#include "commands.hpp"
 
 namespace rrfp::apps {
 

@@ -140,6 +140,20 @@ std::string line_of(const actors::straggler_report& r) {
                     straggler_watch::window, 100 * s.waiting, s.ranks.size() == 1 ? "it" : "them");
 }
 
+std::string line_of(const actors::checkpoint_report& r) {
+  if (!r.failure.empty())
+    return fmt::format("checkpoint: step {} not saved: {}", r.step, r.failure);
+  return fmt::format(
+      "checkpoint: step {} saved, {} files, {:.1f} MiB, {:.1f} ms copy, {:.0f} ms in the "
+      "background",
+      r.step, r.files, static_cast<double>(r.bytes) / mebibyte, r.copy_ms, r.background_ms);
+}
+
+std::string line_of(const checkpoint::found_checkpoint& from) {
+  return fmt::format("resumes after step {} from {}, written at {}", from.contents.step,
+                     from.folder, from.contents.written_at);
+}
+
 void json_log::straggler(const job::job& run, const actors::straggler_report& r) {
   json ranks = json::array(), nodes = json::array();
   for (const auto rank : r.what.ranks) ranks.push_back(rank.value());

@@ -1,4 +1,5 @@
-/// The results of runs: JSON lines for every step and a summary, and the table at the end.
+/// The results of runs: JSON lines for every step and a summary, the table at the end, and lines
+/// for the user.
 #pragma once
 
 #include <cstdio>
@@ -14,6 +15,11 @@ namespace rrfp::apps {
 
 /// "stage 2 rank 1 (node 3) is a straggler: ...".
 std::string line_of(const actors::straggler_report& r);
+/// "checkpoint: step 42 saved, 3 files, 12.0 MiB, 0.8 ms copy, 35 ms in the background", or the
+/// reason of the failure.
+std::string line_of(const actors::checkpoint_report& r);
+/// "resumes after step 42 from DIR/step-00000042, written at 2026-01-31T12:00:00Z"
+std::string line_of(const checkpoint::found_checkpoint& from);
 
 /// JSON lines: {"event":"step",...} and {"event":"checkpoint",...} when they happen,
 /// {"event":"resume",...} first if a run resumes, {"event":"recovery",...} when it goes on after a

@@ -10,7 +10,6 @@
 #include "../common/output_file.hpp"
 #include "../common/program.hpp"
 #include "commands.hpp"
-#include "framework.hpp"
 #include "local_launch.hpp"
 #include "metrics_server.hpp"
 #include "report_file.hpp"

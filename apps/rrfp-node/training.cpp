@@ -8,7 +8,6 @@
 
 #include "../common/console.hpp"
 #include "../common/program.hpp"
-#include "checkpoints.hpp"
 #include "endings.hpp"
 #include "report_file.hpp"
 #include "results.hpp"

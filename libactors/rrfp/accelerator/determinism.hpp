@@ -4,18 +4,15 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <rrfp/base/result.hpp>
 
 namespace rrfp::accelerator {
 
-struct variable {
-  std::string name;
-  std::string value;
-
-  bool operator==(const variable&) const = default;
-};
+/// A name and a value.
+using variable = std::pair<std::string, std::string>;
 
 /// Returns the value of a variable, or null if it is unset; `std::getenv`, for example.
 using environment = std::function<const char*(const char* name)>;

@@ -76,7 +76,7 @@ result<std::shared_ptr<platform>> load_cuda(bool deterministic) {
   if (deterministic) {
     const auto missing = missing_variables([](const char* name) { return std::getenv(name); });
     if (!missing) return missing.failure();
-    for (const auto& v : *missing) setenv(v.name.c_str(), v.value.c_str(), 1);
+    for (const auto& [name, value] : *missing) setenv(name.c_str(), value.c_str(), 1);
   }
   // One hardware queue per stream on a device that many stages share.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

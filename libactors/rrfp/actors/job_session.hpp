@@ -35,7 +35,6 @@ status check_same_data(std::span<const std::string> fingerprints);
 /// This process as a node of a job.
 struct job_node {
   membership* members = nullptr;  ///< null: the only node
-  job_start start{};              ///< see run_start
 
   bool leads() const { return members == nullptr || members->leads(); }
 };

@@ -154,7 +154,6 @@ class member_of_job final : public job_member {
     auto start = agree_on_start(node_.members, job_.runs, report_);
     if (!start) return start.failure();
     start_ = *std::move(start);
-    node_.start = start_.start;
     if (has_joined) program_.on_agreed(node_, start_.from);
     take_over(start_.from);
     return start_.number == job_.runs.size() ? success() : open();
@@ -199,8 +198,8 @@ class member_of_job final : public job_member {
       auto places = plan::node_places::make(run.options, members_->nodes());
       if (!places) return places.failure();
       in_cluster =
-          cluster{members_.get(), places->without(node_.start.absent), run.options.transport,
-                  node_.start, static_cast<std::uint32_t>(start_.number)};
+          cluster{members_.get(), places->without(start_.start.absent), run.options.transport,
+                  start_.start, static_cast<std::uint32_t>(start_.number)};
     }
     auto opened = session::open(std::move(setup), std::move(in_cluster));
     if (!opened) return opened.failure();

@@ -264,7 +264,7 @@ std::string training_loop::metrics_text() const {
 bool training_loop::hosts(virtual_stage_id vs) const {
   if (!places_) return true;
   const auto stage = job::effective_shape(job_).at(vs).stage;
-  const auto places = places_->without(member_->run().node.start.absent);
+  const auto places = places_->without(member_->run().start.start.absent);
   for (std::uint32_t d = 0; d < job_.pipeline.replicas; ++d)
     for (std::uint32_t r = 0; r < job_.pipeline.tp; ++r)
       if (places.node_of(replica_id{d}, stage, rank_id{r}) == node_) return true;
