@@ -1,5 +1,5 @@
 // The order of admission of real data follows from the sizes of microbatches.
-#include <rrfp/torch_actors/microbatch_sizes.hpp>
+#include <rrfp/torch_actors/job_data.hpp>
 
 #include <algorithm>
 #include <functional>
@@ -51,8 +51,8 @@ TEST_CASE("real data is admitted in the order of its sizes, each replica by itse
   const pipeline_shape shape{2, 1, 5};
   const auto counts = GENERATE(microbatch_counts{}, microbatch_counts{{7, 4}});
   const auto data = std::make_shared<const lengths>(counts);
-  CHECK(admitted(data, job_of(admission::loaded, 2), shape) == data);
-  const auto sorted = admitted(data, job_of(admission::small_large_small, 2), shape);
+  CHECK(data_of_job(data, nullptr, job_of(admission::loaded, 2), shape) == data);
+  const auto sorted = data_of_job(data, nullptr, job_of(admission::small_large_small, 2), shape);
   for (std::uint64_t s = 0; s < 3; ++s)
     for (std::uint32_t replica = 0; replica < 2; ++replica) {
       std::vector<std::int64_t> ids;

@@ -129,8 +129,7 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   return setup;
 }
 
-}  // namespace
-
+/// Error: in mode in-order, the sequence of the policy needs more than dispatch.slot_bytes.
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) {
   if (j.dispatch.mode == dispatch_mode::ready || j.dispatch.slot_bytes == 0) return success();
   const auto chunks = chunks_of(j);
@@ -146,6 +145,8 @@ status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) 
                     fmt::format("too small for the sequence of policy {}: {}",
                                 dispatch.policies->name(), completed.message()));
 }
+
+}  // namespace
 
 result<session_setup> make_setup_without_model(const job::job& j, const policy_registry& policies) {
   const auto dispatch = plan::make_dispatch_plan(j, policies);

@@ -14,9 +14,6 @@
 
 namespace rrfp::actors {
 
-/// Error: in mode in-order, the sequence of the policy needs more than dispatch.slot_bytes.
-status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch);
-
 /// Policies, limits, weather and training of the job, for a model and data that the job file does
 /// not describe. The caller sets them, checkpoints and hooks. `policies`: those that
 /// dispatch.policy may name.

@@ -14,8 +14,7 @@
 #include <rrfp/torch/pretrained.hpp>
 #include <rrfp/torch_actors/torch_model.hpp>
 
-#include "held_out.hpp"
-#include "microbatch_sizes.hpp"
+#include "job_data.hpp"
 #include "tcp_store.hpp"
 
 namespace rrfp::actors {
@@ -50,11 +49,8 @@ class torch_job final : public job_model {
     if (devices_) compute_on(setup, *devices_);
     const auto weights = pretrained();
     if (!weights) return weights.failure();
-    auto data = admitted(training_, job_, setup.shape);
-    if (held_out_ != nullptr) {
-      data = with_held_out(std::move(data), held_out_, job_.eval.batches);
-      setup.evaluation = {job_.eval.every, job_.eval.batches};
-    }
+    auto data = data_of_job(training_, held_out_, job_, setup.shape);
+    if (held_out_ != nullptr) setup.evaluation = {job_.eval.every, job_.eval.batches};
     setup.microbatches = [data](step_id step) { return data->counts(step); };
     const auto cut = job::layers_of_parts(job_);
     // If bytes are limited, count the bytes of each microbatch, not of the expected layout.
