@@ -25,22 +25,21 @@ void tp_rank::on_take_snapshot(const take_snapshot& m) {
     }
     post(rank->supervisor, snapshot_taken{m.step, context->now() - begun});
     context->saver->post([m, rank, copies = std::move(copies), failure] {
-      const auto report = [&](snapshot_written outcome) {
-        post(rank->supervisor, std::move(outcome));
-      };
-      if (!failure.empty()) return report({m.step, {}, 0, 0, failure});
       const auto& at = rank->address;
-      const auto written = [&]() -> decltype(write_rank({}, at.stage, at.rank, m.step, copies)) {
-        try {
-          return write_rank(
-              checkpoint::folder_of_save(rank->context->setup.checkpoint->dir, m.step), at.stage,
-              at.rank, m.step, copies);
-        } catch (const std::exception& e) {
-          return error{fmt::format("{}: cannot write the tensors: {}", rank->name(), e.what())};
-        }
-      }();
-      if (!written) return report({m.step, {}, 0, 0, written.message()});
-      report({m.step, written->name, written->bytes, written->xxh64, {}});
+      snapshot_written outcome{m.step, {}, 0, 0, failure};
+      if (!failure.empty()) return post(rank->supervisor, std::move(outcome));
+      try {
+        const auto written =
+            write_rank(checkpoint::folder_of_save(rank->context->setup.checkpoint->dir, m.step),
+                       at.stage, at.rank, m.step, copies);
+        if (written)
+          outcome = {m.step, written->name, written->bytes, written->xxh64, {}};
+        else
+          outcome.failure = written.message();
+      } catch (const std::exception& e) {
+        outcome.failure = fmt::format("{}: cannot write the tensors: {}", rank->name(), e.what());
+      }
+      post(rank->supervisor, std::move(outcome));
     });
   });
 }
@@ -57,15 +56,12 @@ void tp_rank::on_copy_state(const copy_state& m) {
 void tp_rank::on_restore_state() {
   const auto& at = setup_->address;
   setup_->context->copies->restore(at.stage, at.rank, [rank = setup_](result<tensor_buffer> copy) {
-    rank->device->post([rank, copy = std::move(copy)] {
-      const caller_runs scope;
-      run_guarded(*rank, [&] {
-        const auto state = copy ? state_of_bytes(*copy) : copy.failure();
-        if (!state) throw std::runtime_error(state.message());
-        if (auto restored = rank->compute->restore(*state); !restored)
-          throw std::runtime_error(restored.message());
-        post(rank->supervisor, state_restored{});
-      });
+    on_device(rank, [rank, copy = std::move(copy)] {
+      const auto state = copy ? state_of_bytes(*copy) : copy.failure();
+      if (!state) throw std::runtime_error(state.message());
+      if (auto restored = rank->compute->restore(*state); !restored)
+        throw std::runtime_error(restored.message());
+      post(rank->supervisor, state_restored{});
     });
   });
 }
