@@ -21,10 +21,7 @@ class interrupt_watch {
  public:
   interrupt_watch() {
     sigemptyset(&signals_);
-    sigaddset(&signals_, SIGINT);
-    sigaddset(&signals_, SIGTERM);
-    sigaddset(&signals_, SIGHUP);
-    sigaddset(&signals_, SIGUSR1);
+    for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&signals_, s);
     pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
     thread_ = std::thread{[this] { watch(); }};
   }

@@ -2,6 +2,7 @@
 
 #include <rrfp/torch/tensors.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <set>
 #include <string_view>
@@ -72,13 +73,6 @@ status accelerated_ranks::assign(const session_setup& setup, const device_reques
   return success();
 }
 
-const rank_address* accelerated_ranks::sharing() const {
-  std::set<int> seen;
-  for (const auto& [rank, lane] : lanes_)
-    if (!seen.insert(lane->device().index()).second) return &rank;
-  return nullptr;
-}
-
 status accelerated_ranks::choose_collectives(const session_setup& setup, bool crowded) {
   const auto how = devices_.collectives;
   stages_on_device_ = replicas_on_device_ = how != job::collectives_kind::host;
@@ -92,15 +86,17 @@ status accelerated_ranks::choose_collectives(const session_setup& setup, bool cr
   }
   if (!replicas_on_device_ || setup.replicas == 1 || ranks_may_share_device()) return success();
   // Kernels of several groups on one device can deadlock: each may wait for the other.
-  const auto* const shared = sharing();
-  if (shared == nullptr) return success();
+  std::set<int> seen;
+  const auto shared = std::ranges::find_if(
+      lanes_, [&](const auto& one) { return !seen.insert(one.second->device().index()).second; });
+  if (shared == lanes_.end()) return success();
   if (how == job::collectives_kind::nccl)
     return error{
         fmt::format("device.collectives: \"nccl\" with replicas expects a device for each rank, "
                     "but {} of stage "
                     "{} is shared: use more devices, fewer stages or replicas a node, or "
                     "\"host\"",
-                    device_of(*shared).str(), shared->stage.value())};
+                    shared->second->device().str(), shared->first.stage.value())};
   replicas_on_device_ = false;
   return success();
 }

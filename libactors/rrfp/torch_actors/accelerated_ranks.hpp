@@ -38,8 +38,6 @@ class accelerated_ranks final : public rank_devices,
   /// Undefined: there is none left.
   tensor_buffer make_receive_buffer(rank_address rank, std::span<const std::int64_t> sizes,
                                     dtype type) const;
-  /// A rank that shares its device with another rank; null if there is none.
-  const rank_address* sharing() const;
   /// `crowded`: several processes of this machine share a device.
   status choose_collectives(const session_setup& setup, bool crowded);
 
