@@ -242,7 +242,7 @@ int main() {
   auto b = bench::open();
   fmt::print(R"({{"measure":"device","name":"{}","devices":{}}})"
              "\n",
-             b.platform->devices()[0].name, b.platform->devices().size());
+             b.platform->devices()[0], b.platform->devices().size());
   measure_launch_gap(b);
   measure_arrival(b);
   measure_staging(b);

@@ -99,11 +99,9 @@ class fake_lane final : public lane {
 
 class fake_platform final : public platform {
  public:
-  explicit fake_platform(std::uint32_t devices) {
-    for (std::uint32_t d = 0; d < devices; ++d) devices_.push_back({"fake", 1 << 20});
-  }
+  explicit fake_platform(std::uint32_t devices) : devices_(devices, "fake") {}
 
-  const std::vector<device_info>& devices() const override { return devices_; }
+  const std::vector<std::string>& devices() const override { return devices_; }
   result<std::shared_ptr<lane>> open_lane(std::uint32_t device) override {
     opened.push_back(device);
     auto made = std::make_shared<fake_lane>();
@@ -125,7 +123,7 @@ class fake_platform final : public platform {
   bool is_full = false;  ///< of new lanes
 
  private:
-  std::vector<device_info> devices_;
+  std::vector<std::string> devices_;
 };
 
 }  // namespace rrfp::accelerator::test

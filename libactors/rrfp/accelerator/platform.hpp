@@ -43,11 +43,6 @@ class event {
   virtual result<bool> query() = 0;
 };
 
-struct device_info {
-  std::string name;
-  std::uint64_t bytes = 0;  ///< memory size
-};
-
 /// One thread at a time may call, except for the functions documented as thread-safe.
 class lane {
  public:
@@ -90,8 +85,8 @@ class platform {
   platform& operator=(const platform&) = delete;
   virtual ~platform() = default;
 
-  /// The devices; at least one.
-  virtual const std::vector<device_info>& devices() const = 0;
+  /// The names of the devices; at least one.
+  virtual const std::vector<std::string>& devices() const = 0;
   virtual result<std::shared_ptr<lane>> open_lane(std::uint32_t device) = 0;
 
   /// Selects a device of this process as the current device of the calling thread.

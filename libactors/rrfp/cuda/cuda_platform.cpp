@@ -79,7 +79,7 @@ class cuda_platform final : public accelerator::platform {
  public:
   static result<std::shared_ptr<accelerator::platform>> open(bool deterministic);
 
-  const std::vector<accelerator::device_info>& devices() const override { return devices_; }
+  const std::vector<std::string>& devices() const override { return devices_; }
 
   result<std::shared_ptr<accelerator::lane>> open_lane(std::uint32_t device) override {
     if (!first_) first_ = static_cast<c10::DeviceIndex>(device);
@@ -109,10 +109,9 @@ class cuda_platform final : public accelerator::platform {
   }
 
  private:
-  explicit cuda_platform(std::vector<accelerator::device_info> devices)
-      : devices_(std::move(devices)) {}
+  explicit cuda_platform(std::vector<std::string> devices) : devices_(std::move(devices)) {}
 
-  const std::vector<accelerator::device_info> devices_;
+  const std::vector<std::string> devices_;
   std::optional<c10::DeviceIndex> first_;  ///< the first device with a lane
 };
 
@@ -150,13 +149,13 @@ result<std::shared_ptr<accelerator::platform>> cuda_platform::open(bool determin
   int count = 0;
   if (const auto code = cudaGetDeviceCount(&count); code != cudaSuccess || count == 0)
     return no_device(code == cudaSuccess ? cudaErrorNoDevice : code);
-  std::vector<accelerator::device_info> devices;
+  std::vector<std::string> devices;
   for (int d = 0; d < count; ++d) {
     cudaDeviceProp properties{};
     if (auto ok = checked("cudaGetDeviceProperties", d, cudaGetDeviceProperties(&properties, d));
         !ok)
       return ok.failure();
-    devices.push_back({properties.name, properties.totalGlobalMem});
+    devices.emplace_back(properties.name);
   }
   // libtorch looks for its CUDA part only once, at the first seed or backward.
   if (!at::detail::getCUDAHooks().hasCUDA())
