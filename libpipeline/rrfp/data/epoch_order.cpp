@@ -9,12 +9,6 @@
 
 namespace rrfp::data {
 
-namespace {
-
-constexpr std::size_t epochs_held_max = 2;
-
-}  // namespace
-
 std::vector<std::uint32_t> shuffled(std::uint32_t count, std::uint64_t seed, std::uint64_t epoch) {
   std::vector<std::uint32_t> order(count);
   std::iota(order.begin(), order.end(), 0U);
@@ -43,26 +37,13 @@ std::vector<std::uint32_t> epoch_order::at(std::uint64_t first, std::uint64_t pl
     if (order_ == job::sample_order::file) {
       for (auto i = begin; i < end; ++i) samples.push_back(static_cast<std::uint32_t>(i));
     } else {
-      const auto order = epoch(place / count_);
+      const auto number = place / count_;
+      const auto order = epochs_.at(number, [&] { return shuffled(count_, seed_, number); });
       samples.insert(samples.end(), order->begin() + static_cast<std::ptrdiff_t>(begin),
                      order->begin() + static_cast<std::ptrdiff_t>(end));
     }
   }
   return samples;
-}
-
-epoch_order::permutation epoch_order::epoch(std::uint64_t number) const {
-  const std::lock_guard lock{guard_};
-  const auto found = std::find_if(held_.begin(), held_.end(),
-                                  [&](const auto& held) { return held.first == number; });
-  if (found == held_.end()) {
-    auto made = std::make_shared<const std::vector<std::uint32_t>>(shuffled(count_, seed_, number));
-    if (held_.size() == epochs_held_max) held_.pop_back();
-    held_.insert(held_.begin(), {number, std::move(made)});
-  } else {
-    std::rotate(held_.begin(), found, found + 1);
-  }
-  return held_.front().second;
 }
 
 }  // namespace rrfp::data

@@ -3,11 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <vector>
 
 #include <rrfp/job/options.hpp>
+#include <rrfp/simulate/last_steps.hpp>
 
 namespace rrfp::data {
 
@@ -29,16 +28,10 @@ class epoch_order {
   std::vector<std::uint32_t> at(std::uint64_t first, std::uint64_t places) const;
 
  private:
-  using permutation = std::shared_ptr<const std::vector<std::uint32_t>>;
-
-  permutation epoch(std::uint64_t number) const;
-
   const std::uint32_t count_;
   const std::uint64_t seed_;
   const job::sample_order order_;
-  mutable std::mutex guard_;
-  /// Most recently used first.
-  mutable std::vector<std::pair<std::uint64_t, permutation>> held_;
+  mutable simulate::last_steps<std::vector<std::uint32_t>, 2> epochs_;
 };
 
 }  // namespace rrfp::data

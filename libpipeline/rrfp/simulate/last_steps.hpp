@@ -10,20 +10,18 @@
 
 namespace rrfp::simulate {
 
-/// The values of the last keys, such as steps, each made when it is first asked for. Thread-safe.
-template <class Value>
+/// The values of the last `kept` keys, such as steps, each made when it is first asked for.
+/// Thread-safe.
+template <class Value, std::size_t kept = 8>
 class last_steps {
  public:
   /// `make` is a pure function of the key. Two threads may call it for the same key: it may take
   /// long, so it runs without the lock.
   template <class Make>
   std::shared_ptr<const Value> at(std::uint64_t key, Make make) {
-    {
-      const std::lock_guard lock{mutex_};
-      for (const auto& [known, value] : values_)
-        if (known == key) return value;
-    }
+    if (auto known = find(key)) return known;
     auto value = std::make_shared<const Value>(make());
+    if (auto known = find(key)) return known;
     const std::lock_guard lock{mutex_};
     values_.emplace_back(key, value);
     if (values_.size() > kept) values_.pop_front();
@@ -31,7 +29,12 @@ class last_steps {
   }
 
  private:
-  static constexpr std::size_t kept = 8;
+  std::shared_ptr<const Value> find(std::uint64_t key) {
+    const std::lock_guard lock{mutex_};
+    for (const auto& [known, value] : values_)
+      if (known == key) return value;
+    return nullptr;
+  }
 
   std::mutex mutex_;
   std::deque<std::pair<std::uint64_t, std::shared_ptr<const Value>>> values_;
