@@ -191,17 +191,12 @@ pixels paint(const picture& p) {
 
 }  // namespace
 
-shapes_outline outline_shapes(std::uint64_t seed, std::uint64_t index, std::uint32_t patch) {
-  const auto pictures = draw_pictures(seed, index, patch);
-  shapes_outline outline{text_of(pictures), {}};
-  for (const auto& p : pictures) outline.images.push_back(p.size);
-  return outline;
-}
-
-shapes_sample draw_shapes(std::uint64_t seed, std::uint64_t index, std::uint32_t patch) {
+shapes_sample draw_shapes(std::uint64_t seed, std::uint64_t index, std::uint32_t patch,
+                          shapes_pixels wanted) {
   const auto pictures = draw_pictures(seed, index, patch);
   shapes_sample sample{text_of(pictures), {}};
-  for (const auto& p : pictures) sample.images.push_back(paint(p));
+  for (const auto& p : pictures)
+    sample.images.push_back(wanted == shapes_pixels::painted ? paint(p) : pixels{p.size, {}});
   return sample;
 }
 

@@ -23,16 +23,13 @@ struct pixels {
   bool operator==(const pixels&) const = default;
 };
 
-/// A sample without its pixels.
-struct shapes_outline {
-  std::string text;
-  std::vector<compute::image_size> images;
-};
-
 struct shapes_sample {
   std::string text;
   std::vector<pixels> images;
 };
+
+/// Pixels take most of the time; without them, images have a size alone.
+enum class shapes_pixels : std::uint8_t { left_out, painted };
 
 /// Range of picture sides in pixels, if the patch allows it.
 inline constexpr std::uint32_t shapes_side_min = 16;
@@ -40,9 +37,8 @@ inline constexpr std::uint32_t shapes_side_max = 48;
 
 /// Sample `index` of the data set with `seed`. Sides are multiples of `patch`. Gives the same bytes
 /// on every machine.
-shapes_sample draw_shapes(std::uint64_t seed, std::uint64_t index, std::uint32_t patch);
-/// As draw_shapes(), without the pixels, which take most of the time.
-shapes_outline outline_shapes(std::uint64_t seed, std::uint64_t index, std::uint32_t patch);
+shapes_sample draw_shapes(std::uint64_t seed, std::uint64_t index, std::uint32_t patch,
+                          shapes_pixels wanted = shapes_pixels::painted);
 
 /// Creates the folder. Error: the folder exists and is not empty, or cannot be created.
 status make_shapes_folder(const std::string& folder);

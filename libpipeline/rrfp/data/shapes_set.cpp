@@ -23,9 +23,10 @@ class shapes_set final : public sample_set {
 
   status read(std::uint32_t samples) {
     for (std::uint32_t n = 0; n < samples; ++n) {
-      const auto outline = outline_shapes(seed_, n, patch_);
-      const auto used =
-          captions_.add("sample " + std::to_string(n), outline.text, outline.images, filter_);
+      const auto outline = draw_shapes(seed_, n, patch_, shapes_pixels::left_out);
+      std::vector<compute::image_size> sizes;
+      for (const auto& image : outline.images) sizes.push_back(image.size);
+      const auto used = captions_.add("sample " + std::to_string(n), outline.text, sizes, filter_);
       if (!used) return used.failure();
       if (!*used) continue;
       numbers_.push_back(n);
@@ -46,13 +47,11 @@ class shapes_set final : public sample_set {
 
   void load(std::uint32_t sample, std::span<std::int64_t> inputs, std::span<std::int64_t> targets,
             std::vector<at::Tensor>* images) const override {
-    const auto fill = [&](const std::string& text) {
-      RRFP_CHECK(captions_.fill(sample, text, inputs, targets), "the text of the outline");
-    };
-    if (captions_.is_blind() || images == nullptr)
-      return fill(outline_shapes(seed_, numbers_[sample], patch_).text);
-    const auto drawn = draw_shapes(seed_, numbers_[sample], patch_);
-    fill(drawn.text);
+    const bool paints = images != nullptr && !captions_.is_blind();
+    const auto drawn = draw_shapes(seed_, numbers_[sample], patch_,
+                                   paints ? shapes_pixels::painted : shapes_pixels::left_out);
+    RRFP_CHECK(captions_.fill(sample, drawn.text, inputs, targets), "the text of the sample");
+    if (!paints) return;
     for (const auto& image : drawn.images) images->push_back(captions_.scaler().scale(image));
   }
 
