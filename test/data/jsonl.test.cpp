@@ -180,12 +180,12 @@ TEST_CASE("lines are found across the blocks that a file is read in") {
     const auto path = write(folder / "lines", text + end);
     const auto file = input_file::open(path).value();
     std::vector<std::string> seen;
-    auto read = for_each_line(*file, [&](const text_line& line) -> status {
-      seen.emplace_back(line.text);
-      std::vector<std::uint8_t> there(line.text.size());
-      REQUIRE(file->read(line.offset, there).ok());
-      CHECK(std::string{there.begin(), there.end()} == line.text);
-      CHECK(line.number == seen.size());
+    auto read = for_each_line(*file, [&](std::string_view line, line_place place) -> status {
+      seen.emplace_back(line);
+      std::vector<std::uint8_t> there(place.bytes);
+      REQUIRE(file->read(place.offset, there).ok());
+      CHECK(std::string{there.begin(), there.end()} == line);
+      CHECK(place.number == seen.size());
       return success();
     });
     CHECK(read.ok());

@@ -54,11 +54,16 @@ status input_file::read(std::uint64_t offset, std::span<std::uint8_t> to) const 
   return success();
 }
 
-status for_each_line(const input_file& file, const std::function<status(const text_line&)>& use) {
+status for_each_line(const input_file& file,
+                     const std::function<status(std::string_view, line_place)>& use) {
   std::vector<std::uint8_t> block(std::min(block_bytes, file.size()));
   std::string held;  // the beginning of a line that continues in the next block
   std::uint64_t line_begin = 0;
   std::uint64_t number = 1;
+  const auto use_line = [&](std::string_view text) -> status {
+    if (is_blank(text)) return success();
+    return use(text, {line_begin, number, static_cast<std::uint32_t>(text.size())});
+  };
   const auto check_length = [&](std::uint64_t more) -> status {
     if (held.size() + more <= line_bytes_max) return success();
     return error{file.path() + ":" + std::to_string(number) + ": expected a line of at most " +
@@ -72,8 +77,7 @@ status for_each_line(const input_file& file, const std::function<status(const te
       if (auto fits = check_length(end); !fits) return fits;
       std::string_view text = rest.substr(0, end);
       if (!held.empty()) text = held.append(text);
-      if (!is_blank(text))
-        if (auto used = use({text, line_begin, number}); !used) return used;
+      if (auto used = use_line(text); !used) return used;
       line_begin += text.size() + 1;
       ++number;
       held.clear();
@@ -82,8 +86,7 @@ status for_each_line(const input_file& file, const std::function<status(const te
     if (auto fits = check_length(rest.size()); !fits) return fits;
     held.append(rest);
   }
-  if (is_blank(held)) return success();
-  return use({held, line_begin, number});
+  return use_line(held);
 }
 
 }  // namespace rrfp::data

@@ -38,15 +38,17 @@ class input_file {
 /// Longest line, in bytes; a longer line is an error.
 inline constexpr std::uint64_t line_bytes_max = std::uint64_t{64} << 20;
 
-/// A line of a file, without the newline.
-struct text_line {
-  std::string_view text;
+/// The position of a line, without the newline.
+struct line_place {
   std::uint64_t offset = 0;
   std::uint64_t number = 0;  ///< from 1
+  std::uint32_t bytes = 0;
+  std::uint32_t file = 0;  ///< of those of a line_index
 };
 
 /// Calls `use` with each line that is not blank. Stops at the first error of `use` and returns it.
 /// Other errors: "PATH: cannot be read: ..." or "PATH:LINE: ...".
-status for_each_line(const input_file& file, const std::function<status(const text_line&)>& use);
+status for_each_line(const input_file& file,
+                     const std::function<status(std::string_view, line_place)>& use);
 
 }  // namespace rrfp::data

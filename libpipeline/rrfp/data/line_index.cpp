@@ -5,16 +5,16 @@
 namespace rrfp::data {
 
 status line_index::read(const std::vector<std::string>& paths,
-                        const std::function<status(std::string_view, const line_place&)>& use) {
+                        const std::function<status(std::string_view, line_place)>& use) {
   for (const auto& path : paths) {
     auto file = input_file::open(path);
     if (!file) return error{path + ": " + file.message()};
     const auto number = static_cast<std::uint32_t>(files_.size());
     files_.push_back(std::move(*file));
-    auto read = for_each_line(*files_.back(), [&](const text_line& line) {
-      hash_ = XXH64(line.text.data(), line.text.size(), hash_);
-      return use(line.text,
-                 {line.offset, line.number, static_cast<std::uint32_t>(line.text.size()), number});
+    auto read = for_each_line(*files_.back(), [&](std::string_view text, line_place place) {
+      hash_ = XXH64(text.data(), text.size(), hash_);
+      place.file = number;
+      return use(text, place);
     });
     if (!read) return read;
   }

@@ -13,20 +13,12 @@
 
 namespace rrfp::data {
 
-/// The position of a line.
-struct line_place {
-  std::uint64_t offset = 0;
-  std::uint64_t number = 0;  ///< from 1
-  std::uint32_t bytes = 0;
-  std::uint32_t file = 0;
-};
-
 class line_index {
  public:
   /// Opens each file and calls `use` with each line that is not blank. Error: one line with the
   /// file, and the line number if there is one; or the first error of `use`.
   status read(const std::vector<std::string>& paths,
-              const std::function<status(std::string_view, const line_place&)>& use);
+              const std::function<status(std::string_view, line_place)>& use);
 
   /// "FILE:LINE".
   std::string where(const line_place& place) const;
