@@ -6,20 +6,14 @@
 
 namespace rrfp::data {
 
-const char* name(bad_reason reason) {
-  switch (reason) {
-    case bad_reason::not_json: return "not JSON";
-    case bad_reason::wrong_key: return "missing key";
-    case bad_reason::empty_text: return "empty text";
-    case bad_reason::image_count_mismatch: return "image count mismatch";
-    case bad_reason::missing_image: return "missing image";
-    case bad_reason::corrupt_image: return "corrupt image";
-    case bad_reason::large_image: return "image too large";
-    case bad_reason::too_long: return "too long";
-  }
-  RRFP_CHECK(false, "a known reason");
-  return "";
-}
+namespace {
+
+constexpr const char* reason_names[] = {
+    "not JSON",      "missing key",   "empty text",      "image count mismatch",
+    "missing image", "corrupt image", "image too large", "too long"};
+static_assert(std::size(reason_names) == bad_reasons);
+
+}  // namespace
 
 std::string count_of(std::uint64_t n, const std::string& noun) {
   return std::to_string(n) + " " + noun + (n == 1 ? "" : "s");
@@ -63,7 +57,7 @@ std::string sample_filter::summary() const {
     const char* separator = "";
     for (std::size_t r = 0; r < bad_reasons; ++r) {
       if (counts_[r] == 0) continue;
-      text += separator + std::to_string(counts_[r]) + " " + name(static_cast<bad_reason>(r));
+      text += separator + std::to_string(counts_[r]) + " " + reason_names[r];
       separator = ", ";
     }
   }

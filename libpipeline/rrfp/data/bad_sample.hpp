@@ -24,9 +24,6 @@ enum class bad_reason : std::uint8_t {
 };
 inline constexpr std::size_t bad_reasons = 8;
 
-/// "not JSON".
-const char* name(bad_reason reason);
-
 struct bad_sample {
   bad_reason reason = bad_reason::not_json;
   /// The expected and the actual value.

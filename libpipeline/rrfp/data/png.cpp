@@ -111,34 +111,16 @@ sample_or<pixels> decode_png(std::span<const std::uint8_t> bytes, compute::image
   return out;
 }
 
-namespace {
-
-/// Frees libpng's memory on every path.
-struct png_writer {
-  png_image image{};
-
-  png_writer() { image.version = PNG_IMAGE_VERSION; }
-  png_writer(const png_writer&) = delete;
-  png_writer& operator=(const png_writer&) = delete;
-  ~png_writer() { png_image_free(&image); }
-};
-
-}  // namespace
-
 result<std::vector<std::uint8_t>> encode_png(const pixels& image) {
-  png_writer writer;
-  writer.image.width = static_cast<png_uint_32>(image.size.width);
-  writer.image.height = static_cast<png_uint_32>(image.size.height);
-  writer.image.format = PNG_FORMAT_RGB;
-  const auto failed = [&] { return error{std::string{"libpng: "} + writer.image.message}; };
-  png_alloc_size_t bytes = 0;
-  if (png_image_write_to_memory(&writer.image, nullptr, &bytes, 0, image.rgb.data(), 0, nullptr) ==
-      0)
-    return failed();
+  png_image made{};
+  made.version = PNG_IMAGE_VERSION;
+  made.width = static_cast<png_uint_32>(image.size.width);
+  made.height = static_cast<png_uint_32>(image.size.height);
+  made.format = PNG_FORMAT_RGB;
+  png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(made);
   std::vector<std::uint8_t> file(bytes);
-  if (png_image_write_to_memory(&writer.image, file.data(), &bytes, 0, image.rgb.data(), 0,
-                                nullptr) == 0)
-    return failed();
+  if (png_image_write_to_memory(&made, file.data(), &bytes, 0, image.rgb.data(), 0, nullptr) == 0)
+    return error{std::string{"libpng: "} + made.message};
   file.resize(bytes);
   return file;
 }
