@@ -49,7 +49,7 @@ std::string alphabet(std::size_t n) {
 
 void check_refused(const source_config& c, const std::string& path, const std::string& why,
                    std::uint64_t bytes_max = corpus_bytes_max) {
-  const auto source = text_source::make(c, bytes_max);
+  const auto source = open_text(c, bytes_max);
   REQUIRE(!source.ok());
   CHECK_THAT(source.message(), Catch::Contains(path));
   CHECK_THAT(source.message(), Catch::Contains(why));
@@ -59,7 +59,7 @@ void check_refused(const source_config& c, const std::string& path, const std::s
 
 TEST_CASE("a microbatch is windows of the text, the targets one byte on") {
   const scratch s;
-  const auto source = text_source::make(config_of_text({s.write("a", alphabet(100))})).value();
+  const auto source = open_text(config_of_text({s.write("a", alphabet(100))})).value();
   const auto batch = source->load(step_id{2}, microbatch_id{1});
   CHECK(batch.inputs.sizes().equals({3, 8}));
   CHECK(batch.tokens == 24);
@@ -73,8 +73,8 @@ TEST_CASE("a microbatch is windows of the text, the targets one byte on") {
 TEST_CASE("loads give the same result in any order and from any source object") {
   const scratch s;
   const auto config = config_of_text({s.write("a", alphabet(1000))});
-  const auto source = text_source::make(config).value();
-  const auto again = text_source::make(config).value();
+  const auto source = open_text(config).value();
+  const auto again = open_text(config).value();
   const auto load = [](const auto& from, std::uint64_t step, std::uint32_t mb) {
     return from->load(step_id{step}, microbatch_id{mb}).inputs;
   };
@@ -87,13 +87,13 @@ TEST_CASE("loads give the same result in any order and from any source object") 
   CHECK(!at::equal(load(source, 2, 2), first));
   auto other = config;
   other.seed = 6;
-  CHECK(!at::equal(load(text_source::make(other).value(), 3, 2), first));
+  CHECK(!at::equal(load(open_text(other).value(), 3, 2), first));
 }
 
 TEST_CASE("windows reach every position of the text, also the first and the last") {
   const scratch s;
   auto config = config_of_text({s.write("a", alphabet(12))});  // windows begin at 0, 1, 2, 3
-  const auto source = text_source::make(config).value();
+  const auto source = open_text(config).value();
   std::set<std::int64_t> first_bytes;
   for (std::uint64_t step = 0; step < 50; ++step) {
     const auto inputs = source->load(step_id{step}, microbatch_id{0}).inputs;
@@ -107,10 +107,8 @@ TEST_CASE("a folder means its files, sorted by path") {
   s.write("corpus/b.txt", "second half.");
   s.write("corpus/a/deep.txt", "First half, ");
   const auto whole = s.write("whole", "First half, second half.");
-  const auto of_folder =
-      text_source::make(config_of_text({(s.folder / "corpus").string()})).value();
-  const auto of_file = text_source::make(config_of_text({whole})).value();
-  CHECK(of_folder->bytes() == of_file->bytes());
+  const auto of_folder = open_text(config_of_text({(s.folder / "corpus").string()})).value();
+  const auto of_file = open_text(config_of_text({whole})).value();
   CHECK(of_folder->fingerprint() == of_file->fingerprint());
 }
 
@@ -128,11 +126,11 @@ TEST_CASE("unusable text is refused by name") {
   check_refused(config_of_text({empty}), empty, "holds 0 bytes");
   const auto short_text = s.write("short", alphabet(8));
   check_refused(config_of_text({short_text}), short_text, "needs at least 9");
-  CHECK(text_source::make(config_of_text({s.write("enough", alphabet(9))})).ok());
+  CHECK(open_text(config_of_text({s.write("enough", alphabet(9))})).ok());
 
   const auto limited = config_of_text({s.write("long", alphabet(100))});
   check_refused(limited, "long", "longer than the limit of 99 bytes", 99);
-  CHECK(text_source::make(limited, 100).ok());
+  CHECK(open_text(limited, 100).ok());
 
   const auto odd = s.write("odd", alphabet(20) + "\xff");
   auto narrow = config_of_text({odd});

@@ -11,11 +11,7 @@ namespace rrfp::data {
 
 result<std::shared_ptr<const source>> open_source(const source_config& config) {
   const auto key = job::key_of(config.data);
-  if (key == "data.text") {
-    auto opened = text_source::make(config);
-    if (!opened) return opened.failure();
-    return std::shared_ptr<const source>{std::move(*opened)};
-  }
+  if (key == "data.text") return open_text(config);
   if (key != "data.tokens") {
     // Bytes, the end token and the image token must be in the vocabulary of the model.
     const auto largest = std::max({255U, config.image_token, config.end_token});

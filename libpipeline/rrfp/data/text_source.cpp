@@ -87,10 +87,61 @@ status read_file(const fs::path& path, std::uint32_t vocabulary, std::uint64_t b
   return success();
 }
 
+class text_source final : public source {
+ public:
+  text_source(const source_config& config, std::vector<std::uint8_t> corpus)
+      : config_(config), corpus_(std::move(corpus)) {}
+
+  compute::microbatch load(step_id step, microbatch_id mb) const override {
+    const std::int64_t sequences = config_.data.microbatch_size;
+    const std::int64_t length = config_.data.sequence_length;
+    compute::microbatch batch;
+    batch.inputs = at::empty({sequences, length}, at::kLong);
+    batch.targets = at::empty({sequences, length}, at::kLong);
+    batch.tokens = sequences * length;
+    auto* inputs = batch.inputs.mutable_data_ptr<std::int64_t>();
+    auto* targets = batch.targets.mutable_data_ptr<std::int64_t>();
+    const auto windows = corpus_.size() - static_cast<std::uint64_t>(length);
+    for (std::int64_t s = 0; s < sequences; ++s) {
+      const auto hash = compute::keyed_hash(
+          {static_cast<std::uint64_t>(compute::random_use::text_window), config_.seed, step.value(),
+           mb.value(), static_cast<std::uint64_t>(s)});
+      // The upper half of hash * windows is uniform over [0, windows); the corpus is far below
+      // 2^32, so the upper 32 bits of the hash are enough and the product fits.
+      const auto first = ((hash >> 32) * windows) >> 32;
+      const auto* bytes = corpus_.data() + first;
+      for (std::int64_t t = 0; t < length; ++t) {
+        *inputs++ = bytes[t];
+        *targets++ = bytes[t + 1];
+      }
+    }
+    return batch;
+  }
+
+  compute::microbatch_layout layout(step_id /*step*/, microbatch_id /*mb*/) const override {
+    compute::microbatch_layout layout;
+    layout.lengths.assign(config_.data.microbatch_size, config_.data.sequence_length);
+    return layout;
+  }
+
+  std::int64_t step_tokens(step_id /*step*/) const override {
+    return std::int64_t{config_.microbatches} * config_.data.microbatch_size *
+           config_.data.sequence_length;
+  }
+
+  std::uint64_t fingerprint() const override { return XXH64(corpus_.data(), corpus_.size(), 0); }
+  /// Empty: no text is left out.
+  std::string report() const override { return {}; }
+
+ private:
+  const source_config config_;
+  const std::vector<std::uint8_t> corpus_;
+};
+
 }  // namespace
 
-result<std::shared_ptr<const text_source>> text_source::make(const source_config& config,
-                                                             std::uint64_t bytes_max) {
+result<std::shared_ptr<const source>> open_text(const source_config& config,
+                                                std::uint64_t bytes_max) {
   if (config.data.text.empty()) {
     return error{"names no file or folder"};
   }
@@ -110,49 +161,8 @@ result<std::shared_ptr<const text_source>> text_source::make(const source_config
                  " bytes; data.sequence_length = " + std::to_string(config.data.sequence_length) +
                  " needs at least " + std::to_string(least)};
   }
-  return std::shared_ptr<const text_source>(new text_source(config, std::move(corpus)));
-}
-
-text_source::text_source(const source_config& config, std::vector<std::uint8_t> corpus)
-    : config_(config),
-      corpus_(std::move(corpus)),
-      fingerprint_(XXH64(corpus_.data(), corpus_.size(), 0)) {}
-
-compute::microbatch text_source::load(step_id step, microbatch_id mb) const {
-  const std::int64_t sequences = config_.data.microbatch_size;
-  const std::int64_t length = config_.data.sequence_length;
-  compute::microbatch batch;
-  batch.inputs = at::empty({sequences, length}, at::kLong);
-  batch.targets = at::empty({sequences, length}, at::kLong);
-  batch.tokens = sequences * length;
-  auto* inputs = batch.inputs.mutable_data_ptr<std::int64_t>();
-  auto* targets = batch.targets.mutable_data_ptr<std::int64_t>();
-  const auto windows = corpus_.size() - static_cast<std::uint64_t>(length);
-  for (std::int64_t s = 0; s < sequences; ++s) {
-    const auto hash = compute::keyed_hash(
-        {static_cast<std::uint64_t>(compute::random_use::text_window), config_.seed, step.value(),
-         mb.value(), static_cast<std::uint64_t>(s)});
-    // The upper half of hash * windows is uniform over [0, windows); the corpus is far below 2^32,
-    // so the upper 32 bits of the hash are enough and the product fits.
-    const auto first = ((hash >> 32) * windows) >> 32;
-    const auto* bytes = corpus_.data() + first;
-    for (std::int64_t t = 0; t < length; ++t) {
-      *inputs++ = bytes[t];
-      *targets++ = bytes[t + 1];
-    }
-  }
-  return batch;
-}
-
-compute::microbatch_layout text_source::layout(step_id /*step*/, microbatch_id /*mb*/) const {
-  compute::microbatch_layout layout;
-  layout.lengths.assign(config_.data.microbatch_size, config_.data.sequence_length);
-  return layout;
-}
-
-std::int64_t text_source::step_tokens(step_id /*step*/) const {
-  return std::int64_t{config_.microbatches} * config_.data.microbatch_size *
-         config_.data.sequence_length;
+  return std::shared_ptr<const source>{
+      std::make_shared<const text_source>(config, std::move(corpus))};
 }
 
 }  // namespace rrfp::data
