@@ -37,6 +37,38 @@ status add_row(std::string_view line, std::vector<text_bin>& bins) {
   return success();
 }
 
+// Keep these draws independent of each other and of the jitter's, whose keys have a salt in the
+// same position.
+constexpr std::uint64_t images_salt = 0x696d61676573, experts_salt = 0x65787065727473;
+
+double draw(const image_counts& counts, double uniform) {
+  switch (counts.spread) {
+    case image_spread::fixed: return std::round(counts.mean);
+    case image_spread::uniform: return std::floor(uniform * (2 * std::round(counts.mean) + 1));
+    case image_spread::geometric:
+      // P(n) = (1 - q) q^n has the mean q / (1 - q).
+      if (counts.mean == 0) return 0;
+      return std::floor(std::log1p(-uniform) / std::log(counts.mean / (1 + counts.mean)));
+  }
+  RRFP_CHECK(false, "unknown image_spread");
+}
+
+/// Marsaglia and Tsang 2000; for a shape below 1 with their boost.
+double gamma(weather::keyed_random& random, double shape) {
+  if (shape < 1) {
+    const auto boost = std::pow(1 - random.uniform(), 1 / shape);
+    return boost * gamma(random, shape + 1);
+  }
+  const auto d = shape - 1.0 / 3;
+  const auto c = 1 / std::sqrt(9 * d);
+  for (;;) {
+    const auto x = random.normal();
+    const auto v = std::pow(1 + c * x, 3);
+    if (v > 0 && std::log1p(-random.uniform()) < 0.5 * x * x + d - d * v + d * std::log(v))
+      return d * v;
+  }
+}
+
 }  // namespace
 
 result<std::vector<text_bin>> read_histogram(const std::string& path) {
@@ -93,6 +125,31 @@ std::uint32_t draw_text(const text_options& options, weather::keyed_random& rand
     }
   }
   return static_cast<std::uint32_t>(std::clamp(tokens, 1.0, double{1} * options.most));
+}
+
+std::vector<std::uint32_t> images_of(const image_counts& counts, std::uint64_t seed, step_id step,
+                                     std::uint64_t microbatch, std::uint32_t samples) {
+  weather::keyed_random random{seed, images_salt, step.value(), microbatch};
+  std::vector<std::uint32_t> all(samples);
+  for (auto& images : all)
+    images = static_cast<std::uint32_t>(
+        std::min(draw(counts, random.uniform()), static_cast<double>(counts.most)));
+  return all;
+}
+
+std::vector<double> shares_of_experts(const expert_options& options, std::uint64_t seed,
+                                      step_id step, std::uint64_t microbatch, std::uint32_t layer,
+                                      std::uint32_t experts) {
+  RRFP_CHECK(experts > 0, "a mixture has experts");
+  std::vector<double> shares(experts, 1.0 / experts);
+  if (options.spread == expert_spread::even) return shares;
+  weather::keyed_random random{seed, experts_salt, step.value(), microbatch, layer};
+  double sum = 0;
+  for (auto& share : shares) sum += share = gamma(random, options.concentration);
+  // With a tiny concentration every draw may underflow.
+  if (sum == 0) sum = shares.front() = 1;
+  for (auto& share : shares) share /= sum;
+  return shares;
 }
 
 }  // namespace rrfp::study
