@@ -58,7 +58,7 @@ double figure_of(const paper_figures& p, paper_column column);
 
 /// How a run derives its hint from the policy.
 ///
-/// own: the policy itself. reversed, shuffled: a bad hint (apps/rrfp-jitter/distorted.hpp). calm:
+/// own: the policy itself. reversed, shuffled: a bad hint (apps/rrfp-jitter/hints.hpp). calm:
 /// the fixed order that the policy gives without disturbances. stale: the fixed order that it gave
 /// in the same weather with another seed and therefore with other images, like an outdated profile.
 enum class hint_quality : std::uint8_t { own, reversed, shuffled, calm, stale };

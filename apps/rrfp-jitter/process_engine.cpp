@@ -1,18 +1,27 @@
 #include "process_engine.hpp"
 
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <optional>
+#include <sstream>
 #include <thread>
 
+#include <rrfp/base/exit_code.hpp>
+#include <rrfp/io/atomic_file.hpp>
 #include <rrfp/io/parse_json.hpp>
-
-#include "node_job.hpp"
 
 namespace rrfp::apps {
 
@@ -45,6 +54,117 @@ class scratch_folder {
 
  private:
   std::string path_;
+};
+
+std::string text_of(const std::string& path) {
+  std::ifstream file{path};
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// The program in the folder of this one: rrfp-node with the keys of studies.
+std::string path_of_node() {
+  std::error_code unknown;
+  return (fs::read_symlink("/proc/self/exe", unknown).parent_path() / "rrfp-jitter-node").string();
+}
+
+[[noreturn]] void become_launcher(const std::vector<std::string>& arguments, pid_t parent,
+                                  const std::string& output) {
+  // The job must not outlive this program.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(exit_failed);
+  // Ctrl-C lets running cells finish.
+  ::setpgid(0, 0);
+  const int to = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (to < 0 || ::dup2(to, STDOUT_FILENO) < 0 || ::dup2(to, STDERR_FILENO) < 0)
+    ::_exit(exit_failed);
+  std::vector<char*> argv;
+  for (const auto& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
+  argv.push_back(nullptr);
+  ::execv(argv[0], argv.data());
+  ::dprintf(STDERR_FILENO, "%s: cannot be started: %s\n", argv[0], std::strerror(errno));
+  ::_exit(exit_failed);
+}
+
+/// A job of several rrfp-jitter-node processes that the first of them starts on this machine.
+class node_job {
+ public:
+  /// `folder` gets the job file, the JSON log and what the nodes print.
+  explicit node_job(const std::string& folder)
+      : file_(folder + "/job.toml"),
+        log_path_(folder + "/log.jsonl"),
+        output_path_(folder + "/output") {}
+  /// Kills all processes that still run.
+  ~node_job() {
+    if (launcher_ <= 0 || is_over()) return;
+    // Its nodes die with it.
+    ::kill(launcher_, SIGKILL);
+    ::waitpid(launcher_, &state_, 0);
+  }
+  node_job(const node_job&) = delete;
+  node_job& operator=(const node_job&) = delete;
+
+  /// Starts the rrfp-jitter-node beside this program.
+  status start(const job::job& j, std::uint32_t nodes) {
+    if (auto written = files::write_atomically(file_, job::to_toml(j)); !written) return written;
+    const std::vector<std::string> arguments{
+        path_of_node(), "run", file_, "--local-nodes", std::to_string(nodes), "--json", log_path_};
+    const auto parent = ::getpid();
+    launcher_ = ::fork();
+    if (launcher_ == 0) become_launcher(arguments, parent, output_path_);
+    if (launcher_ > 0) return success();
+    return error{std::string{"cannot start rrfp-jitter-node: "} + std::strerror(errno),
+                 error_kind::failed};
+  }
+
+  /// The complete lines that the JSON log got since the last call.
+  std::vector<std::string> new_lines() {
+    std::ifstream file{log_path_};
+    std::vector<std::string> lines;
+    if (!file.seekg(read_)) return lines;
+    for (std::string line; std::getline(file, line) && !file.eof();) {
+      read_ = file.tellg();
+      lines.push_back(std::move(line));
+    }
+    return lines;
+  }
+  bool is_over() {
+    if (!is_over_) is_over_ = ::waitpid(launcher_, &state_, WNOHANG) == launcher_;
+    return is_over_;
+  }
+  /// Once it is over. The error is the last line that the nodes printed, of the kind of the exit
+  /// code.
+  status outcome() const {
+    const int code = WIFEXITED(state_) ? WEXITSTATUS(state_) : exit_failed;
+    if (code == exit_done) return success();
+    auto text = text_of(output_path_);
+    while (!text.empty() && text.back() == '\n') text.pop_back();
+    const auto line = text.substr(std::min(text.rfind('\n') + 1, text.size()));
+    return error{
+        line.empty() ? "rrfp-jitter-node ended with exit code " + std::to_string(code) : line,
+        code == exit_bad_input ? error_kind::bad_input : error_kind::failed};
+  }
+  /// The process of a node; nothing while there is none.
+  std::optional<pid_t> pid_of(std::uint32_t node) const {
+    const auto launcher = std::to_string(launcher_);
+    std::istringstream children{text_of("/proc/" + launcher + "/task/" + launcher + "/children")};
+    for (pid_t pid = 0; children >> pid;) {
+      auto words = text_of("/proc/" + std::to_string(pid) + "/cmdline");
+      const auto wanted = std::string("\0--node-rank\0", 13) + std::to_string(node) + '\0';
+      if (words.find(wanted) != std::string::npos) return pid;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  const std::string file_;
+  const std::string log_path_;
+  const std::string output_path_;
+  pid_t launcher_ = -1;
+  int state_ = 0;
+  bool is_over_ = false;
+  std::streamoff read_ = 0;  ///< of the log
 };
 
 /// What the JSON log of a job has told.
@@ -145,9 +265,8 @@ result<outcome> run_in_processes(const cell& c) {
   const scratch_folder folder;
   if (folder.path().empty())
     return error{"cannot create a folder for temporary files", error_kind::failed};
-  auto started = node_job::start(c.job, c.nodes, folder.path());
-  if (!started) return started.failure();
-  auto& job = **started;
+  node_job job{folder.path()};
+  if (auto started = job.start(c.job, c.nodes); !started) return started.failure();
   progress_of_job seen;
   fault planned{c, job};
   auto heard = clock::now();

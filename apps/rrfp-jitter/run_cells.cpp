@@ -1,6 +1,9 @@
 #include "run_cells.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -13,7 +16,6 @@
 
 #include "../common/console.hpp"
 #include "process_engine.hpp"
-#include "progress.hpp"
 #include "wall_clock_engine.hpp"
 
 namespace rrfp::apps {
@@ -21,6 +23,48 @@ namespace rrfp::apps {
 namespace {
 
 using experiment::engine_kind;
+
+constexpr std::chrono::milliseconds live_interval{100};
+constexpr std::chrono::seconds line_interval{5};
+
+/// Progress of an experiment on stderr: a live line on a terminal, a line every few seconds
+/// elsewhere.
+class progress {
+ public:
+  /// `cells` is the number of cells to run, `engine` names the engine, and `work` is the sum of all
+  /// arguments of cell_done().
+  progress(std::string engine, std::size_t cells, double work)
+      : engine_(std::move(engine)), cells_(cells), work_(work) {}
+
+  /// `work`: the share of this cell, in any unit.
+  void cell_done(double work) {
+    ++done_;
+    work_done_ += work;
+    const auto now = clock::now();
+    if (now - shown_ < (live_ ? live_interval : line_interval)) return;
+    shown_ = now;
+    const std::chrono::duration<double> passed = now - begun_;
+    const auto left = work_done_ > 0 ? passed.count() * (work_ / work_done_ - 1) : 0;
+    print_error("{}{}: {} of {} cells, {:.0f} s left{}", live_ ? "\r" : "", engine_, done_, cells_,
+                left, live_ ? "   " : "\n");
+  }
+  /// Clears the line.
+  void finish() const {
+    if (live_) print_error("\r{:60}\r", "");
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+
+  const std::string engine_;
+  const std::size_t cells_;
+  const double work_;
+  const bool live_ = ::isatty(STDERR_FILENO) == 1;
+  const clock::time_point begun_ = clock::now();
+  std::size_t done_ = 0;
+  double work_done_ = 0;
+  clock::time_point shown_ = begun_;
+};
 
 /// The cells of one engine that are still to run, shared by the worker threads.
 class work {

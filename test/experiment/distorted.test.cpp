@@ -8,7 +8,7 @@
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/simulate/stage_costs.hpp>
 
-#include "distorted.hpp"
+#include "hints.hpp"
 
 namespace rrfp::experiment {
 
