@@ -70,15 +70,6 @@ inline std::string_view name(hint_quality q) { return hint_qualities[static_cast
 /// The paper's Table 3, with two ranks.
 inline constexpr double default_gather_ms = 0.16;
 
-struct workload_entry {
-  std::string name;
-  paper_figures paper;
-  /// Time of one all-gather of the ranks' picks.
-  double gather_ms = default_gather_ms;
-  /// The base with the keys of this workload.
-  job::job job = study::new_job();
-};
-
 /// What happens to a node of a real job, once.
 ///
 /// kill: SIGKILL; the launcher starts the node again, and the job recovers. stop: SIGSTOP for
@@ -97,18 +88,29 @@ struct node_fault {
   double seconds = 3;
 };
 
-struct weather_entry {
+/// A [[workload]], [[run]] or [[weather]]; what only another kind has keeps its default.
+struct entry {
   std::string name;
+  /// Keys of a job.
   job::overrides settings{study::schema()};
+  // A workload:
+  paper_figures paper;
+  /// Time of one all-gather of the ranks' picks.
+  double gather_ms = default_gather_ms;
+  // A run:
+  hint_quality hint = hint_quality::own;
+  paper_column column = paper_column::none;
+  rank_agreement agreement = rank_agreement::arrivals;
+  // A weather:
   node_fault fault;
 };
 
-struct run_entry {
-  std::string name;
-  job::overrides settings{study::schema()};
-  hint_quality hint = hint_quality::own;
-  paper_column paper = paper_column::none;
-  rank_agreement agreement = rank_agreement::arrivals;
+struct workload_entry : entry {
+  /// The base with the keys of this workload.
+  job::job job = study::new_job();
+};
+
+struct run_entry : entry {
   /// See mode_of(); of the first workload.
   std::string_view mode;
 };
@@ -150,7 +152,7 @@ struct experiment {
   std::vector<std::string> ablation;
   std::vector<workload_entry> workloads;
   std::vector<run_entry> runs;
-  std::vector<weather_entry> weathers;
+  std::vector<entry> weathers;
 
   std::size_t cells() const {
     return workloads.size() * weathers.size() * runs.size() * seeds.size();

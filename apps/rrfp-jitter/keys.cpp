@@ -1,6 +1,7 @@
 #include "keys.hpp"
 
 #include <array>
+#include <functional>
 
 #include <rrfp/base/printable.hpp>
 #include <rrfp/job/key_types.hpp>
@@ -12,9 +13,9 @@ namespace {
 template <class Root, class Section>
 using keys_of = job::basic_section_keys<Root, Section>;
 
-std::vector<job::basic_key<head_draft>> make_head() {
-  std::vector<job::basic_key<head_draft>> table;
-  keys_of<head_draft, head_options> keys{table, "", &head_draft::options};
+std::vector<job::basic_key<head_options>> make_head() {
+  std::vector<job::basic_key<head_options>> table;
+  keys_of<head_options, head_options> keys{table, "", std::identity{}};
   using o = head_options;
   keys.text("name", &o::name, job::path_rule::none, "text",
             "Name of the experiment; default: the name of the file.");
@@ -35,21 +36,21 @@ std::vector<job::basic_key<head_draft>> make_head() {
   return table;
 }
 
-void add_name(std::vector<job::basic_key<entry_draft>>& table) {
-  keys_of<entry_draft, entry_options> keys{table, "", &entry_draft::options};
-  keys.text("name", &entry_options::name, job::path_rule::none, "text",
+void add_name(std::vector<job::basic_key<entry>>& table) {
+  keys_of<entry, entry> keys{table, "", std::identity{}};
+  keys.text("name", &entry::name, job::path_rule::none, "text",
             "Name in reports; default: the values that are text. If lists expand the table, the "
             "values that differ are appended.");
 }
 
-job::key_table<entry_draft> make_workload() {
-  job::key_table<entry_draft> table{"a workload", {{"paper", "The paper's measurements."}}, {}};
+job::key_table<entry> make_workload() {
+  job::key_table<entry> table{"a workload", {{"paper", "The paper's measurements."}}, {}};
   add_name(table.keys);
-  keys_of<entry_draft, entry_options> own{table.keys, "", &entry_draft::options};
-  own.number("gather_ms", &entry_options::gather_ms, {0, 1e6}, "ms",
+  keys_of<entry, entry> own{table.keys, "", std::identity{}};
+  own.number("gather_ms", &entry::gather_ms, {0, 1e6}, "ms",
              "Runs with agreement `candidates`: time of one all-gather. The paper's Table 3 has "
              "0.16 ms with 2 ranks and 0.23 ms with 4.");
-  keys_of<entry_draft, paper_figures> keys{table.keys, "paper", &entry_draft::paper};
+  keys_of<entry, paper_figures> keys{table.keys, "paper", &entry::paper};
   using p = paper_figures;
   keys.number("in_order_s", &p::in_order_s, {0, 1e6}, "s", "The paper's iteration time with 1F1B.");
   keys.number("zb", &p::zb, {0, 1e3}, "", "The paper's speed-up of ZB over 1F1B.");
@@ -58,15 +59,15 @@ job::key_table<entry_draft> make_workload() {
   return table;
 }
 
-job::key_table<entry_draft> make_run() {
-  job::key_table<entry_draft> table{"a run", {}, {}};
+job::key_table<entry> make_run() {
+  job::key_table<entry> table{"a run", {}, {}};
   add_name(table.keys);
-  keys_of<entry_draft, entry_options> keys{table.keys, "", &entry_draft::options};
+  keys_of<entry, entry> keys{table.keys, "", std::identity{}};
   keys.choice(
-      "hint", &entry_options::hint, {std::begin(hint_qualities), std::end(hint_qualities)},
+      "hint", &entry::hint, {std::begin(hint_qualities), std::end(hint_qualities)},
       "The hint: the policy itself, a bad hint derived from it (mode `ready` only), or the fixed "
       "order that it gives without disturbances (`calm`) or under another seed (`stale`).");
-  keys.choice("agreement", &entry_options::agreement,
+  keys.choice("agreement", &entry::agreement,
               {std::begin(rank_agreements), std::end(rank_agreements)},
               "How the tensor-parallel ranks of a stage agree on the next task. `arrivals`: as in "
               "each job, the stage decides among the tasks whose inputs are on every rank. "
@@ -74,16 +75,16 @@ job::key_table<entry_draft> make_run() {
               "without `lookahead`: each rank picks one of its ready tasks and an all-gather "
               "compares the picks; if they differ, nothing runs until another task becomes ready "
               "on a rank.");
-  keys.choice("paper", &entry_options::paper, {std::begin(paper_columns), std::end(paper_columns)},
+  keys.choice("paper", &entry::column, {std::begin(paper_columns), std::end(paper_columns)},
               "The paper's figure that the run is compared with.");
   return table;
 }
 
-job::key_table<entry_draft> make_weather() {
-  job::key_table<entry_draft> table{
+job::key_table<entry> make_weather() {
+  job::key_table<entry> table{
       "a weather", {{"fault", "What happens to a node, with engine `processes`."}}, {}};
   add_name(table.keys);
-  keys_of<entry_draft, node_fault> keys{table.keys, "fault", &entry_draft::fault};
+  keys_of<entry, node_fault> keys{table.keys, "fault", &entry::fault};
   using o = node_fault;
   keys.choice("kind", &o::kind, {std::begin(fault_kinds), std::end(fault_kinds)},
               "`kill`: the node is killed and started again, which needs "
@@ -111,27 +112,27 @@ std::string reference_of(std::string_view title, const job::key_table<Root>& tab
 
 }  // namespace
 
-const job::key_table<head_draft>& head_keys() {
-  static const job::key_table<head_draft> all{"an experiment",
-                                              {{kinds[0], "The model and its machine."},
-                                               {kinds[1], "The schedule."},
-                                               {kinds[2], "The disturbances."},
-                                               {"pipeline", {}},
-                                               {"dispatch", {}},
-                                               {"jitter", {}},
-                                               {"cost", {}},
-                                               {"machine", {}},
-                                               {"images", {}},
-                                               {"train", {}},
-                                               {"device", {}},
-                                               {"recovery", {}}},
-                                              make_head()};
+const job::key_table<head_options>& head_keys() {
+  static const job::key_table<head_options> all{"an experiment",
+                                                {{kinds[0], "The model and its machine."},
+                                                 {kinds[1], "The schedule."},
+                                                 {kinds[2], "The disturbances."},
+                                                 {"pipeline", {}},
+                                                 {"dispatch", {}},
+                                                 {"jitter", {}},
+                                                 {"cost", {}},
+                                                 {"machine", {}},
+                                                 {"images", {}},
+                                                 {"train", {}},
+                                                 {"device", {}},
+                                                 {"recovery", {}}},
+                                                make_head()};
   return all;
 }
 
-const job::key_table<entry_draft>& entry_keys(std::size_t kind) {
-  static const std::array<job::key_table<entry_draft>, 3> all{make_workload(), make_run(),
-                                                              make_weather()};
+const job::key_table<entry>& entry_keys(std::size_t kind) {
+  static const std::array<job::key_table<entry>, 3> all{make_workload(), make_run(),
+                                                        make_weather()};
   return all[kind];
 }
 

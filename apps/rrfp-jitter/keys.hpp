@@ -21,28 +21,9 @@ struct head_options {
   std::vector<std::string> ablation;
 };
 
-struct head_draft {
-  head_options options;
-};
-
-/// What an entry of any kind sets besides keys of a job.
-struct entry_options {
-  std::string name;
-  hint_quality hint = hint_quality::own;
-  paper_column paper = paper_column::none;
-  rank_agreement agreement = rank_agreement::arrivals;
-  double gather_ms = default_gather_ms;
-};
-
-struct entry_draft {
-  entry_options options;
-  paper_figures paper;
-  node_fault fault;
-};
-
-const job::key_table<head_draft>& head_keys();
+const job::key_table<head_options>& head_keys();
 /// The keys of [[workload]], [[run]] and [[weather]], in this order.
-const job::key_table<entry_draft>& entry_keys(std::size_t kind);
+const job::key_table<entry>& entry_keys(std::size_t kind);
 
 inline constexpr std::string_view kinds[] = {"workload", "run", "weather"};
 

@@ -24,24 +24,17 @@ using job::table_entries;
 /// Steps of a cell if the experiment sets none.
 constexpr std::uint64_t default_steps = 3;
 
-/// An entry that is being read: a [[run]], ...
-struct entry_read {
-  entry_draft own;
-  job::overrides settings{study::schema()};
-};
-
 // ---- entries
 
 /// Sets a key of the entry itself, or of a job.
-status set_key(entry_read& to, const job::entry& e, std::size_t kind, const std::string& source) {
+status set_key(entry& to, const job::entry& e, std::size_t kind, const std::string& source) {
   const auto from = at_line(source, e.line);
   const auto& own = entry_keys(kind);
   if (own.find(e.name()) != nullptr || own.is_section(e.path[0])) {
     const auto k = own.key_of(e, from);
     if (!k) return k.failure();
     if (*k == nullptr) return success();
-    if (const auto set = (*k)->set(to.own, e.content); !set)
-      return from.blame(e.name(), set.message());
+    if (const auto set = (*k)->set(to, e.content); !set) return from.blame(e.name(), set.message());
     return success();
   }
   if (auto set = to.settings.add(e, source); !set) return set;
@@ -59,7 +52,7 @@ status set_key(entry_read& to, const job::entry& e, std::size_t kind, const std:
 std::vector<job::entry> values_of(const job::entry& e, std::size_t kind,
                                   const std::string& source) {
   const auto* list = std::get_if<job::value_list>(&e.content.data);
-  entry_read scratch;
+  entry scratch;
   if (list == nullptr || list->empty() || set_key(scratch, e, kind, source)) return {e};
   std::vector<job::entry> all;
   for (const auto& item : *list) {
@@ -90,8 +83,8 @@ std::string join(const std::vector<std::string>& parts) {
 }
 
 /// Every combination of the lists, each with its name.
-result<std::vector<entry_read>> read_entry(const table_entries& table, std::size_t kind,
-                                           const std::string& source) {
+result<std::vector<entry>> read_entry(const table_entries& table, std::size_t kind,
+                                      const std::string& source) {
   std::vector<std::vector<job::entry>> keys;
   bool is_named = false;
   std::size_t combinations = 1;
@@ -103,9 +96,9 @@ result<std::vector<entry_read>> read_entry(const table_entries& table, std::size
       return at_line(source, e.line)
           .blame(e.name(), "expected at most " + std::to_string(cells_max) + " combinations");
   }
-  std::vector<entry_read> all;
+  std::vector<entry> all;
   for (std::size_t number = 0; number < combinations; ++number) {
-    entry_read one;
+    entry one;
     std::vector<std::string> labels;
     auto rest = number, size = combinations;
     for (const auto& values : keys) {
@@ -115,9 +108,9 @@ result<std::vector<entry_read>> read_entry(const table_entries& table, std::size
       if (auto set = set_key(one, e, kind, source); !set) return set.failure();
       if (values.size() > 1 && (is_named || !is_text(e, kind))) labels.push_back(label_of(e, kind));
     }
-    if (!is_named) one.own.options.name = join(one.settings.texts());
-    labels.insert(labels.begin(), one.own.options.name);
-    one.own.options.name = join(labels);
+    if (!is_named) one.name = join(one.settings.texts());
+    labels.insert(labels.begin(), one.name);
+    one.name = join(labels);
     all.push_back(std::move(one));
   }
   return all;
@@ -132,25 +125,24 @@ struct draft {
   provenance head;
 };
 
-status check_name(const std::vector<entry_read>& all, const std::string& name,
+status check_name(const std::vector<entry>& all, const std::string& name,
                   const table_entries& table, std::size_t kind, const std::string& source) {
   const auto from = at_line(source, table.line);
   if (name.empty()) return from.blame(kinds[kind], "expected a name, got none");
   for (const auto& other : all)
-    if (other.own.options.name == name)
+    if (other.name == name)
       return from.blame(kinds[kind], "expected distinct names, got " + in_quotes(name) + " twice");
   return success();
 }
 
-result<std::vector<entry_read>> read_kind(const job::document& doc, std::size_t kind,
-                                          const std::string& source) {
-  std::vector<entry_read> all;
+result<std::vector<entry>> read_kind(const job::document& doc, std::size_t kind,
+                                     const std::string& source) {
+  std::vector<entry> all;
   for (const auto& table : doc.lists[kind]) {
     auto read = read_entry(table, kind, source);
     if (!read) return read.failure();
     for (auto& one : *read) {
-      if (auto ok = check_name(all, one.own.options.name, table, kind, source); !ok)
-        return ok.failure();
+      if (auto ok = check_name(all, one.name, table, kind, source); !ok) return ok.failure();
       all.push_back(std::move(one));
     }
   }
@@ -186,9 +178,8 @@ status read_head(draft& d, const job::document& doc) {
     if (e.path.size() > 1 && !is_cell_key(e.name()))
       return from.blame(e.name(), "has no effect in an experiment");
   }
-  head_draft head;
-  if (auto read = head_keys().read(head, own, source, d.head); !read) return read;
-  const auto& o = head.options;
+  head_options o;
+  if (auto read = head_keys().read(o, own, source, d.head); !read) return read;
   d.base.train.steps = default_steps;
   d.base.device.kind = job::device_kind::emulated;
   if (!o.job.empty()) {
@@ -236,28 +227,21 @@ status read_entries(draft& d, const job::document& doc) {
   auto workloads = read_kind(doc, 0, made.source);
   if (!workloads) return workloads.failure();
   for (auto& one : *workloads) {
-    const auto& o = one.own.options;
-    workload_entry w{o.name, one.own.paper, o.gather_ms, d.base};
-    one.settings.apply_to(w.job);
-    made.workloads.push_back(std::move(w));
+    auto& w = made.workloads.emplace_back(workload_entry{std::move(one), d.base});
+    w.settings.apply_to(w.job);
   }
   auto runs = read_kind(doc, 1, made.source);
   if (!runs) return runs.failure();
   for (auto& one : *runs) {
-    const auto& o = one.own.options;
-    run_entry r{o.name, std::move(one.settings), o.hint, o.paper, o.agreement, {}};
     auto j = made.workloads.front().job;
-    r.settings.apply_to(j);
-    r.mode = mode_of(j);
-    made.runs.push_back(std::move(r));
+    one.settings.apply_to(j);
+    made.runs.push_back({std::move(one), mode_of(j)});
   }
   auto weathers = read_kind(doc, 2, made.source);
   if (!weathers) return weathers.failure();
-  for (auto& one : *weathers)
-    made.weathers.push_back({one.own.options.name, std::move(one.settings), one.own.fault});
+  made.weathers = *std::move(weathers);
   if (made.weathers.empty())
-    made.weathers.push_back(
-        {disturbs(made.workloads) ? "of the job" : "none", job::overrides{study::schema()}, {}});
+    made.weathers.emplace_back().name = disturbs(made.workloads) ? "of the job" : "none";
   if (made.baseline.empty()) made.baseline = made.runs.front().name;
   return success();
 }
@@ -347,7 +331,7 @@ status check_measurable(const cell& c) {
 }
 
 /// Rejects a key that would have no effect: it is a mistake.
-status check_used(const weather_entry& w, const cell& c) {
+status check_used(const entry& w, const cell& c) {
   const auto& jitter = c.job.jitter;
   const std::tuple<const char*, bool, const char*> needed[] = {
       {"jitter.compute_sigma", jitter.compute != weather::compute_jitter::none, "jitter.compute"},

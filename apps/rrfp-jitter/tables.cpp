@@ -117,7 +117,7 @@ std::string results_table(const experiment& e, const std::vector<outcome>& outco
             ? std::string{}
             : fmt::format("{:.1f}", static_cast<double>(s.activation_bytes_peak) / gibibyte);
     rows.push_back({e.runs[r].name, ms_text(s.step_ms), fmt::format("{:.2f}x", s.speed_up),
-                    figure_text(figure_of(of.paper, e.runs[r].paper)), percent_text(s.idle),
+                    figure_text(figure_of(of.paper, e.runs[r].column)), percent_text(s.idle),
                     percent_text(s.blocked), std::to_string(s.slots_peak), activations,
                     memory_text(of, s.held_bytes_peak)});
   });
@@ -208,7 +208,7 @@ std::string ranks_table(const experiment& e, const std::vector<outcome>& outcome
 std::string paper_table(const experiment& e, const std::vector<outcome>& outcomes) {
   std::vector<std::size_t> runs;
   for (std::size_t r = 0; r < e.runs.size(); ++r)
-    if (e.runs[r].paper != paper_column::none) runs.push_back(r);
+    if (e.runs[r].column != paper_column::none) runs.push_back(r);
   const bool given = std::any_of(e.workloads.begin(), e.workloads.end(),
                                  [](const auto& w) { return w.paper.in_order_s > 0; });
   if (runs.empty() || !given) return "";
@@ -228,7 +228,7 @@ std::string paper_table(const experiment& e, const std::vector<outcome>& outcome
           {of.name, fmt::format("{:.2f} / {:5.2f}", of.paper.in_order_s, base.step_ms / 1e3)});
       for (std::size_t i = 0; i < runs.size(); ++i) {
         const auto s = summary_of(e, outcomes, w, k, runs[i]);
-        const auto figure = figure_of(of.paper, e.runs[runs[i]].paper);
+        const auto figure = figure_of(of.paper, e.runs[runs[i]].column);
         rows.back().push_back(fmt::format("{} / {:.2f} ({})", figure_text(figure), s.speed_up,
                                           memory_text(of, s.held_bytes_peak)));
         scores[i].add(figure, s.speed_up);

@@ -14,7 +14,7 @@ measured measure(const experiment& e, const std::vector<outcome>& outcomes, std:
                  std::size_t weather, std::size_t run) {
   measured m;
   m.aggregate = summary_of(e, outcomes, workload, weather, run);
-  m.paper = figure_of(e.workloads[workload].paper, e.runs[run].paper);
+  m.paper = figure_of(e.workloads[workload].paper, e.runs[run].column);
   const auto* const own = cells_of(e, outcomes, workload, weather, run);
   const auto* const baseline = cells_of(e, outcomes, workload, weather, e.run_index(e.baseline));
   for (std::size_t seed = 0; seed < e.seeds.size(); ++seed) {
