@@ -1,4 +1,4 @@
-#include "charts.hpp"
+#include "parts.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -6,7 +6,7 @@
 #include <rrfp/io/svg.hpp>
 
 #include "../page.hpp"
-#include "charts.hpp"
+#include "parts.hpp"
 
 namespace rrfp::experiment {
 

@@ -9,8 +9,7 @@
 #include <rrfp/io/html.hpp>
 
 #include "../agreement.hpp"
-#include "charts.hpp"
-#include "tables.hpp"
+#include "parts.hpp"
 
 namespace rrfp::experiment {
 

@@ -1,14 +1,8 @@
-#include "page_data.hpp"
-
-#include <algorithm>
+#include "parts.hpp"
 
 namespace rrfp::experiment {
 
 namespace {
-
-void include(spread& s, double value, bool first) {
-  s = first ? spread{value, value} : spread{std::min(s.least, value), std::max(s.most, value)};
-}
 
 measured measure(const experiment& e, const std::vector<outcome>& outcomes, std::size_t workload,
                  std::size_t weather, std::size_t run) {
@@ -19,10 +13,9 @@ measured measure(const experiment& e, const std::vector<outcome>& outcomes, std:
   const auto* const baseline = cells_of(e, outcomes, workload, weather, e.run_index(e.baseline));
   for (std::size_t seed = 0; seed < e.seeds.size(); ++seed) {
     for (std::size_t step = 0; step < own[seed].step_ms.size(); ++step) {
-      const bool first = seed == 0 && step == 0;
       const auto ms = own[seed].step_ms[step];
-      include(m.step_ms, ms, first);
-      include(m.speed_up, baseline[seed].step_ms[step] / ms, first);
+      m.step_ms.include(ms);
+      m.speed_up.include(baseline[seed].step_ms[step] / ms);
     }
   }
   return m;

@@ -1,6 +1,5 @@
-#include "tables.hpp"
+#include "parts.hpp"
 
-#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -164,9 +163,7 @@ overall overall_of(const page_data& x, std::size_t weather, std::size_t run) {
     const auto& s = x.at(w, weather, run).aggregate;
     logs += std::log(s.speed_up);
     all.idle += s.idle / static_cast<double>(x.workloads());
-    all.range = w == 0 ? spread{s.speed_up, s.speed_up}
-                       : spread{std::min(all.range.least, s.speed_up),
-                                std::max(all.range.most, s.speed_up)};
+    all.range.include(s.speed_up);
   }
   all.mean = std::exp(logs / static_cast<double>(x.workloads()));
   return all;
