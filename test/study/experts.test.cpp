@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include <rrfp/study/loads.hpp>
 #include <rrfp/study/presets.hpp>
+#include <rrfp/study/spreads.hpp>
 
 namespace rrfp::study {
 

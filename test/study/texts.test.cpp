@@ -7,8 +7,8 @@
 #include <map>
 
 #include <rrfp/simulate/keyed_random.hpp>
-#include <rrfp/study/loads.hpp>
 #include <rrfp/study/presets.hpp>
+#include <rrfp/study/spreads.hpp>
 
 namespace rrfp::study {
 

@@ -3,7 +3,6 @@
 
 #include <rrfp/base/check.hpp>
 #include <rrfp/simulate/last_steps.hpp>
-#include <rrfp/study/loads.hpp>
 #include <rrfp/study/options.hpp>
 #include <rrfp/study/workload.hpp>
 

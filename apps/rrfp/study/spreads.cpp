@@ -39,7 +39,8 @@ status add_row(std::string_view line, std::vector<text_bin>& bins) {
 
 // Keep these draws independent of each other and of the jitter's, whose keys have a salt in the
 // same position.
-constexpr std::uint64_t images_salt = 0x696d61676573, experts_salt = 0x65787065727473;
+constexpr std::uint64_t images_salt = 0x696d61676573, experts_salt = 0x65787065727473,
+                        texts_salt = 0x7465787473;
 
 double draw(const image_counts& counts, double uniform) {
   switch (counts.spread) {
@@ -150,6 +151,29 @@ std::vector<double> shares_of_experts(const expert_options& options, std::uint64
   if (sum == 0) sum = shares.front() = 1;
   for (auto& share : shares) share /= sum;
   return shares;
+}
+
+load load_source::of(step_id step, std::uint64_t microbatch) const {
+  load l{.samples = samples};
+  std::vector<std::uint32_t> counts(samples);
+  if (model.images) counts = images_of(images, seed, step, microbatch, samples);
+  for (const auto n : counts) l.images += n;
+  if (texts.spread != text_spread::padded) {
+    const auto tokens_per_image = model.images ? model.images->tokens_per_image() : 0;
+    weather::keyed_random random{seed, texts_salt, step.value(), microbatch};
+    for (const auto n : counts) {
+      const double tokens = double{1} * draw_text(texts, random) + double{1} * n * tokens_per_image;
+      l.tokens += tokens;
+      l.token_squares += tokens * tokens;
+    }
+  }
+  const auto experts_count = model.text.layer.experts;
+  if (experts.spread == expert_spread::even || experts_count == 0) return l;
+  for (std::uint32_t i = 0; i < model.text.layers; ++i) {
+    const auto shares = shares_of_experts(experts, seed, step, microbatch, i, experts_count);
+    l.expert_shares.insert(l.expert_shares.end(), shares.begin(), shares.end());
+  }
+  return l;
 }
 
 }  // namespace rrfp::study

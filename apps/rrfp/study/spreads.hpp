@@ -18,6 +18,7 @@
 
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/workload/model.hpp>
 
 namespace rrfp::weather {
 
@@ -107,5 +108,24 @@ struct expert_options {
 std::vector<double> shares_of_experts(const expert_options& options, std::uint64_t seed,
                                       step_id step, std::uint64_t microbatch, std::uint32_t layer,
                                       std::uint32_t experts);
+
+using workload::load;
+
+/// The load of each microbatch of a run, as drawn from these distributions. Plain data; const use
+/// is thread-safe.
+struct load_source {
+  workload::model model;
+  std::uint32_t samples = 1;  ///< of a microbatch
+  image_counts images;
+  text_options texts;
+  expert_options experts;
+  std::uint64_t seed = 0;
+
+  /// A pure function of its arguments. `microbatch`: as in images_of(). If the lengths of texts
+  /// vary, a sample has the tokens of its text and of its images.
+  load of(step_id step, std::uint64_t microbatch) const;
+  /// Whether the tensors between stages differ in shape from one microbatch to the next.
+  bool shapes_vary() const { return model.images || texts.spread != text_spread::padded; }
+};
 
 }  // namespace rrfp::study
