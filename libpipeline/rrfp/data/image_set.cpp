@@ -8,8 +8,8 @@
 
 #include "caption_index.hpp"
 #include "image_file.hpp"
+#include "input_file.hpp"
 #include "json_line.hpp"
-#include "line_index.hpp"
 
 namespace rrfp::data {
 

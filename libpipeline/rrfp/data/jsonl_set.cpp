@@ -5,8 +5,8 @@
 
 #include "bad_sample.hpp"
 #include "epoch_order.hpp"
+#include "input_file.hpp"
 #include "json_line.hpp"
-#include "line_index.hpp"
 
 namespace rrfp::data {
 
