@@ -96,7 +96,7 @@ void measure(const std::string& name, const torch::nn::Module& parameters, forwa
         both.push_back(of_b + of_w);
       }
     }
-    stage->abort_step();
+    stage->apply(0, 0);
   }
   std::printf("%-28s %8.2f %8.2f %8.2f %8.3f %7.0f%% %10.1f %10.1f\n", name.c_str(), median(fused),
               median(b), median(w), median(both) / median(fused), 100 * median(w) / median(both),

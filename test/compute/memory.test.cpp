@@ -153,7 +153,7 @@ TEST_CASE("a stage does not hold what it sends, but holds what it receives") {
   check(0, expected[0].pending_weight_bytes);
 }
 
-TEST_CASE("an aborted step leaves nothing behind, and every stage of a pipeline ends at zero") {
+TEST_CASE("every stage of a pipeline ends a step at zero") {
   const auto data = std::make_shared<uneven_source>(3);
   pipeline p(small_model(), small_train(), {2, 1, 3, placement::linear}, data);
   for (std::uint64_t step = 0; step < 2; ++step) {
@@ -164,18 +164,6 @@ TEST_CASE("an aborted step leaves nothing behind, and every stage of a pipeline 
     }
     p.finish(1e-3);
   }
-  auto& first = p.stage(0);
-  first.begin_step(step_id{2});
-  first.run(launch_of(task_kind::forward, 0), at::Tensor{});
-  CHECK(first.meter().current() > 0);
-  first.abort_step();
-  CHECK(first.meter().current() == 0);
-  p.stage(1).begin_step(step_id{2});
-  p.stage(1).abort_step();
-  const auto before = p.hash();
-  p.run_tasks(step_id{2});
-  p.finish(1e-3);
-  CHECK(p.hash() != before);
 }
 
 }  // namespace rrfp::compute::test::memory

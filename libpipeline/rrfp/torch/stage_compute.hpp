@@ -19,7 +19,6 @@
 /// Sequence of calls in a step:
 ///   begin_step, run for every launch of the stage core, tied_gradient/join_tied if a tie spans two
 ///   stages, squared_norms -> (job: clip_gradients over all ranks) -> apply.
-/// abort_step ends an abandoned step.
 ///
 /// requires_grad of parameters is read at the start of each training step: one that is frozen then
 /// gets no gradient, and its state in the optimizer stays. That of tied parameters must not change.
@@ -93,7 +92,7 @@ class stage_compute final : public rank_compute {
       const stage_compute_config& config, std::vector<std::unique_ptr<stage_module>> chunks,
       std::shared_ptr<const batch_source> data);
 
-  /// Call before the first step, after apply() or after abort_step().
+  /// Call before the first step, or after apply() or end_without_update().
   void begin_step(step_id step, step_purpose purpose = step_purpose::training,
                   const microbatch_shares& microbatches = {}) override;
   void prepare_thread() override { prepare_compute_thread(); }
@@ -133,9 +132,6 @@ class stage_compute final : public rank_compute {
   void apply(double scale, double lr) override;
 
   void end_without_update() override;
-
-  /// Abandons the step: frees saved activations and gradients; the weights stay unchanged.
-  void abort_step();
 
   /// Of the parameters that this rank reports, without copies, in model order.
   std::vector<parameter_hash> hashes() const override;

@@ -60,7 +60,7 @@ void stage_compute::fail_for_memory(const std::string& where, const std::string&
 
 void stage_compute::begin_step(step_id step, step_purpose purpose,
                                const microbatch_shares& microbatches) {
-  RRFP_CHECK(!step_, "begin_step() before the previous step is applied or aborted");
+  RRFP_CHECK(!step_, "begin_step() before the previous step has ended");
   meter_.reset_peak();
   const auto replica = config_.replica;
   const auto each = config_.shape.microbatches;
@@ -365,18 +365,6 @@ void stage_compute::apply(double scale, double lr) {
 void stage_compute::end_without_update() {
   require_folded();
   RRFP_CHECK(purpose_ != step_purpose::training, "a training step ends with apply()");
-  step_.reset();
-}
-
-void stage_compute::abort_step() {
-  const memory_meter::scope metering(meter_);
-  for (auto& chunk : chunks_) {
-    for (auto& mb : chunk.microbatches) mb = {};
-    chunk.folded = 0;
-    chunk.sums.clear();
-    chunk.held.clear();
-  }
-  for (const auto& t : parameters_) t.p.value.mutable_grad().reset();
   step_.reset();
 }
 
