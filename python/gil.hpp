@@ -94,19 +94,12 @@ inline std::function<void(const std::string&)> text_hook(const char* name, py::o
   };
 }
 
-inline const char* name_of(error_kind kind) {
-  switch (kind) {
-    case error_kind::bad_input: return "bad_input";
-    case error_kind::failed: return "failed";
-    case error_kind::node_lost: return "node_lost";
-    case error_kind::interrupted: return "interrupted";
-  }
-  return "failed";
-}
+/// By error_kind.
+inline constexpr const char* error_kinds[] = {"bad_input", "failed", "node_lost", "interrupted"};
 
 [[noreturn]] inline void raise(const error& e) {
   const auto type = py::module_::import("rrfp._errors").attr("Error");
-  const auto made = type(e.message, name_of(e.kind), static_cast<int>(exit_code_of(e.kind)));
+  const auto made = type(e.message, error_kinds[static_cast<std::size_t>(e.kind)], static_cast<int>(exit_code_of(e.kind)));
   PyErr_SetObject(type.ptr(), made.ptr());
   throw py::error_already_set();
 }

@@ -63,7 +63,7 @@ class program_job {
         of_stage.append(shape.virtual_stage(stage_id{s}, chunk_id{c}).value());
       parts_of.append(std::move(of_stage));
     }
-    return py::dict("device"_a = name_of(job_.device.kind),
+    return py::dict("device"_a = job_.device.kind == job::device_kind::cuda ? "cuda" : "cpu",
                     "gpus"_a = job_.cuda.gpus,
                     "deterministic"_a = job_.cuda.deterministic,
                     "recompute"_a = job_.pipeline.recompute,
@@ -82,15 +82,6 @@ class program_job {
   }
 
  private:
-  static const char* name_of(job::device_kind kind) {
-    switch (kind) {
-      case job::device_kind::cpu: return "cpu";
-      case job::device_kind::cuda: return "cuda";
-      case job::device_kind::emulated: return "emulated";
-    }
-    return "";
-  }
-
   job::job job_;
 };
 
