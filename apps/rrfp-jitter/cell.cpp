@@ -7,7 +7,6 @@
 #include <utility>
 
 #include <rrfp/base/check.hpp>
-#include <rrfp/study/workload.hpp>
 
 #include "checksum.hpp"
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include <rrfp/job/plan.hpp>
-#include <rrfp/study/workload.hpp>
+#include <rrfp/study/pipeline_cost.hpp>
 
 #include "support.hpp"
 

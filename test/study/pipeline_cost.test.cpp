@@ -208,7 +208,7 @@ TEST_CASE("each expert with tokens reads its weights, however few they are") {
 }
 
 TEST_CASE("the layers of a mixture differ by their own shares of the experts") {
-  const auto p = made("mixtral-8x7b", {.stages = 32, .tp = 2, .cut = cut_rule::layers});
+  const auto p = made("mixtral-8x7b", {.stages = 32, .tp = 2, .cut = {job::cut_kind::layers, {}}});
   load l;
   l.expert_shares.assign(std::size_t{32} * 8, 1.0 / 8);
   const auto even = p.stage(stage_id{5}, l).all_ms();
@@ -234,11 +234,12 @@ TEST_CASE("stages hold the whole model, encoder first, and are roughly balanced"
 }
 
 TEST_CASE("a cut by layers divides the layers alone; the head comes on top of the last stage") {
-  const auto gpt = made("gpt3-large", {.stages = 8, .cut = cut_rule::layers});
+  const auto gpt = made("gpt3-large", {.stages = 8, .cut = {job::cut_kind::layers, {}}});
   // Embedding, 24 decoder layers, head.
   CHECK(gpt.cuts() == std::vector<std::uint32_t>{0, 4, 7, 10, 13, 16, 19, 22, 26});
   const auto parts = parts_of(*preset("qwen3-4b-vit-big"));
-  const auto p = made("qwen3-4b-vit-big", {.stages = 8, .mean_images = 2, .cut = cut_rule::layers});
+  const auto p =
+      made("qwen3-4b-vit-big", {.stages = 8, .mean_images = 2, .cut = {job::cut_kind::layers, {}}});
   for (std::uint32_t s = 0; s + 1 < 8; ++s) {
     const auto next = parts[p.cuts()[s + 1]];
     CHECK((next == part_kind::encoder_layer || next == part_kind::decoder_layer));
@@ -249,16 +250,16 @@ TEST_CASE("a cut by layers divides the layers alone; the head comes on top of th
 }
 
 TEST_CASE("a given cut holds the layers that it names; slow devices get fewer parts") {
-  const auto given =
-      made("gpt3-large", {.stages = 3, .cut = cut_rule::given, .layers = {1, 20, 3}});
+  const auto given = made("gpt3-large", {.stages = 3, .cut = {job::cut_kind::given, {1, 20, 3}}});
   // The embedding, 24 layers, the head.
   CHECK(given.cuts() == std::vector<std::uint32_t>{0, 2, 22, 26});
   const auto even = made("gpt3-large", {.stages = 4});
   const auto uneven = made("gpt3-large", {.stages = 4, .speeds = {1, 1, 0.5, 1}});
   CHECK(uneven.cuts()[3] - uneven.cuts()[2] < even.cuts()[3] - even.cuts()[2]);
-  const auto layers =
-      made("gpt3-large", {.stages = 4, .cut = cut_rule::layers, .speeds = {1, 1, 0.5, 1}});
-  CHECK(layers.cuts() == made("gpt3-large", {.stages = 4, .cut = cut_rule::layers}).cuts());
+  const auto layers = made(
+      "gpt3-large", {.stages = 4, .cut = {job::cut_kind::layers, {}}, .speeds = {1, 1, 0.5, 1}});
+  CHECK(layers.cuts() ==
+        made("gpt3-large", {.stages = 4, .cut = {job::cut_kind::layers, {}}}).cuts());
   // The times are those of a device of speed 1.
   CHECK(total_ms(uneven, 0) == Approx(total_ms(even, 0)));
 }
@@ -296,12 +297,12 @@ TEST_CASE("more stages than parts or layers are refused") {
   REQUIRE_FALSE(cost.ok());
   CHECK(cost.message() == "expected at most as many stages as gpt3-large has parts, 26, got 27");
   const auto of_layers = pipeline_cost::make(*preset("gpt3-large"), machine{},
-                                             {.stages = 25, .cut = cut_rule::layers});
+                                             {.stages = 25, .cut = {job::cut_kind::layers, {}}});
   REQUIRE_FALSE(of_layers.ok());
   CHECK(of_layers.message() ==
         "expected at most as many stages as gpt3-large has layers, 24, got 25");
   const auto given = pipeline_cost::make(*preset("gpt3-large"), machine{},
-                                         {.stages = 2, .cut = cut_rule::given, .layers = {20, 5}});
+                                         {.stages = 2, .cut = {job::cut_kind::given, {20, 5}}});
   REQUIRE_FALSE(given.ok());
   CHECK(given.message() == "expected all 24 layers of gpt3-large, got 25");
 }

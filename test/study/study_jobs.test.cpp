@@ -5,7 +5,7 @@
 
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/study/options.hpp>
-#include <rrfp/study/workload.hpp>
+#include <rrfp/study/pipeline_cost.hpp>
 
 #include <rrfp/study/keys.hpp>
 #include "../job/job_texts.hpp"

@@ -4,8 +4,8 @@
 
 #include <rrfp/job/value.hpp>
 #include <rrfp/study/options.hpp>
+#include <rrfp/study/pipeline_cost.hpp>
 #include <rrfp/study/presets.hpp>
-#include <rrfp/study/workload.hpp>
 
 #include "keys.hpp"
 

@@ -1,12 +1,15 @@
 #include <rrfp/study/pipeline_cost.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <optional>
 #include <span>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/study/options.hpp>
+#include <rrfp/study/presets.hpp>
 #include <rrfp/workload/partition.hpp>
 
 namespace rrfp::study {
@@ -117,11 +120,15 @@ work work_of(const model& m, part_kind part, const load& l, std::uint32_t tp) {
   RRFP_CHECK(false, "unknown part");
 }
 
+bool counts_all_parts(job::cut_kind kind) {
+  return kind == job::cut_kind::automatic || kind == job::cut_kind::cost;
+}
+
 /// The positions of the parts that a cut counts, in order.
-std::vector<std::uint32_t> divided_by(cut_rule rule, const std::vector<part_kind>& parts) {
+std::vector<std::uint32_t> divided_by(job::cut_kind kind, const std::vector<part_kind>& parts) {
   std::vector<std::uint32_t> at;
   for (std::uint32_t i = 0; i < parts.size(); ++i)
-    if (rule == cut_rule::parts || is_layer(parts[i])) at.push_back(i);
+    if (counts_all_parts(kind) || is_layer(parts[i])) at.push_back(i);
   return at;
 }
 
@@ -190,14 +197,15 @@ namespace {
 
 status check_cut(const model& m, const layout& l) {
   const auto text = [](std::size_t n) { return std::to_string(n); };
-  const auto parts = divided_by(l.cut, parts_of(m)).size();
+  const auto parts = divided_by(l.cut.kind, parts_of(m)).size();
   if (parts < l.stages)
     return error{"expected at most as many stages as " + m.name + " has " +
-                 (l.cut == cut_rule::parts ? "parts" : "layers") + ", " + text(parts) + ", got " +
-                 text(l.stages)};
-  if (l.cut != cut_rule::given) return success();
-  RRFP_CHECK(l.layers.size() == l.stages, "every stage has a number of layers");
-  const auto all = std::accumulate(l.layers.begin(), l.layers.end(), std::size_t{0});
+                 (counts_all_parts(l.cut.kind) ? "parts" : "layers") + ", " + text(parts) +
+                 ", got " + text(l.stages)};
+  if (l.cut.kind != job::cut_kind::given) return success();
+  const auto& layers = l.cut.layers;
+  RRFP_CHECK(layers.size() == l.stages, "every stage has a number of layers");
+  const auto all = std::accumulate(layers.begin(), layers.end(), std::size_t{0});
   if (all == parts) return success();
   return error{"expected all " + text(parts) + " layers of " + m.name + ", got " + text(all)};
 }
@@ -217,16 +225,17 @@ pipeline_cost::pipeline_cost(model m, const machine& on, layout l)
   load mean{.samples = layout_.samples, .images = layout_.mean_images};
   mean.tokens = layout_.mean_tokens;
   mean.token_squares = mean.tokens * mean.tokens / layout_.samples;
-  const auto divided = divided_by(layout_.cut, parts_);
+  const auto divided = divided_by(layout_.cut.kind, parts_);
   std::vector<double> costs;
   for (const auto i : divided)
     costs.push_back(cost_of(model_, parts_[i], mean, layout_.tp, on_).all_ms());
   std::vector<std::uint32_t> first{0};
-  switch (layout_.cut) {
-    case cut_rule::parts: first = cut_evenly(costs, layout_.stages, layout_.speeds); break;
-    case cut_rule::layers: first = cut_evenly(costs, layout_.stages); break;
-    case cut_rule::given:
-      for (const auto n : layout_.layers) first.push_back(first.back() + n);
+  switch (layout_.cut.kind) {
+    case job::cut_kind::automatic:
+    case job::cut_kind::cost: first = cut_evenly(costs, layout_.stages, layout_.speeds); break;
+    case job::cut_kind::layers: first = cut_evenly(costs, layout_.stages); break;
+    case job::cut_kind::given:
+      for (const auto n : layout_.cut.layers) first.push_back(first.back() + n);
       break;
   }
   cuts_.push_back(0);
@@ -291,6 +300,32 @@ double pipeline_cost::gradient_exchange_ms() const {
                                              layout_.replicas, inside ? 1 : layout_.tp));
   }
   return 1e3 * slowest;
+}
+
+result<std::shared_ptr<const pipeline_cost>> workload_of(const job::job& j) {
+  const auto& o = options_of(j);
+  using made = std::shared_ptr<const pipeline_cost>;
+  if (o.cost.preset.empty()) return made{};
+  auto model = preset(o.cost.preset);
+  RRFP_CHECK(model, "a checked job has a known preset");
+  if (model->text.positions == 0 && o.cost.sequence_tokens != 0)
+    model->sequence_tokens = o.cost.sequence_tokens;
+  layout l;
+  l.stages = j.pipeline.stages;
+  l.tp = j.pipeline.tp;
+  l.replicas = j.pipeline.replicas;
+  l.samples = o.cost.samples;
+  l.mean_images = static_cast<std::uint32_t>(std::lround(o.images.mean * o.cost.samples));
+  if (o.texts.spread != text_spread::padded) {
+    l.mean_tokens = mean_text(o.texts) * o.cost.samples;
+    if (model->images)
+      l.mean_tokens += double{1} * l.mean_images * model->images->tokens_per_image();
+  }
+  l.cut = j.pipeline.cuts;
+  for (std::uint32_t s = 0; s < l.stages; ++s) l.speeds.push_back(job::speed_of(j, stage_id{s}));
+  auto cost = pipeline_cost::make(std::move(*model), o.machine, std::move(l));
+  if (!cost) return cost.failure();
+  return made{std::make_shared<const pipeline_cost>(std::move(*cost))};
 }
 
 }  // namespace rrfp::study

@@ -12,15 +12,17 @@
 /// where ranks share the experts, and where an expert gets so few tokens that its weights bound it.
 ///
 /// Stages are consecutive runs of parts, encoder first. The cut minimizes the time of the slowest
-/// stage at the mean load; cut_rule says what it counts. The paper does not describe its cut.
+/// stage at the mean load; layout::cut says what it counts. The paper does not describe its cut.
 /// Nothing is tuned per workload.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/job/job.hpp>
 #include <rrfp/study/machine.hpp>
 #include <rrfp/workload/model.hpp>
 
@@ -51,12 +53,6 @@ part_cost cost_of(const model& m, part_kind part, const load& l, std::uint32_t t
 /// A tied head counts as well, because its stage holds a copy.
 std::uint64_t parameters_of(const model& m, part_kind part);
 
-/// parts: all parts, on devices of the given speeds, like a framework that balances by a profile.
-/// layers: the layers alone, as if all devices were equal, like a framework that divides layers;
-/// each other part lies on the stage of the layer before it, so the head comes on top of the last
-/// stage's layers. given: the layers as layout::layers says, and the other parts as with `layers`.
-enum class cut_rule : std::uint8_t { parts, layers, given };
-
 struct layout {
   std::uint32_t stages = 1;
   std::uint32_t tp = 1;
@@ -66,9 +62,13 @@ struct layout {
   /// The load of a microbatch for which the stages are balanced.
   std::uint32_t mean_images = 0;
   double mean_tokens = 0;  ///< 0: as in load
-  cut_rule cut = cut_rule::parts;
-  std::vector<std::uint32_t> layers = {};  ///< by stage, for the cut `given`
-  std::vector<double> speeds = {};         ///< of the devices of each stage; empty: all 1
+  /// cost, and automatic: all parts, on devices of the given speeds, like a framework that balances
+  /// by a profile. layers: the layers alone, as if all devices were equal, like a framework that
+  /// divides layers; each other part lies on the stage of the layer before it, so the head comes on
+  /// top of the last stage's layers. given: the layers as it says, the other parts as with
+  /// `layers`.
+  job::cut_options cut = {};
+  std::vector<double> speeds = {};  ///< of the devices of each stage; empty: all 1
 };
 
 /// The costs of one pipeline on devices of speed 1. Thread-safe. One chunk per stage.
@@ -109,5 +109,9 @@ class pipeline_cost {
   std::vector<part_kind> parts_;
   std::vector<std::uint32_t> cuts_;
 };
+
+/// The model of cost.preset on the machine of a job; null without a preset. Error: more stages than
+/// the model has parts. The preset must exist.
+result<std::shared_ptr<const pipeline_cost>> workload_of(const job::job& j);
 
 }  // namespace rrfp::study

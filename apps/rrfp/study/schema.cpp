@@ -4,7 +4,7 @@
 #include <rrfp/base/check.hpp>
 #include <rrfp/simulate/last_steps.hpp>
 #include <rrfp/study/options.hpp>
-#include <rrfp/study/workload.hpp>
+#include <rrfp/study/pipeline_cost.hpp>
 
 #include "keys.hpp"
 
