@@ -1,5 +1,3 @@
-#include "process_engine.hpp"
-
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -22,6 +20,8 @@
 #include <rrfp/base/exit_code.hpp>
 #include <rrfp/io/atomic_file.hpp>
 #include <rrfp/io/parse_json.hpp>
+
+#include "run_cells.hpp"
 
 namespace rrfp::apps {
 

@@ -15,7 +15,6 @@
 #include <rrfp/base/check.hpp>
 
 #include "../common/console.hpp"
-#include "process_engine.hpp"
 #include "wall_clock_engine.hpp"
 
 namespace rrfp::apps {
