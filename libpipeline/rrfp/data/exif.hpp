@@ -10,6 +10,8 @@
 
 #include <rrfp/data/shapes.hpp>
 
+#include "input_file.hpp"
+
 namespace rrfp::data {
 
 inline std::string_view text_of(std::span<const std::uint8_t> bytes) {
@@ -21,6 +23,11 @@ inline std::string_view text_of(std::span<const std::uint8_t> bytes) {
 std::optional<std::uint32_t> orientation_in_exif(std::span<const std::uint8_t> block);
 /// The first tiff:Orientation of an XMP packet; the value may be out of range.
 std::optional<std::uint32_t> orientation_in_xmp(std::string_view packet);
+
+/// The orientation of a PNG. Reads all chunks, because metadata may follow the pixels. Looks where
+/// Pillow's exif_transpose() looks: in eXIf, in the text "Raw profile type exif" (older than eXIf),
+/// then in XMP. 1 if the file has no orientation, or ends before it.
+std::uint32_t orientation_of_png(const input_file& file);
 
 /// The display size of an image that is stored with `size`.
 compute::image_size upright_size(compute::image_size size, std::uint32_t orientation);
