@@ -24,7 +24,6 @@ namespace rrfp::experiment {
 /// How the tensor-parallel ranks of a stage come to run the same task. arrivals: the stage decides
 /// for all, among the tasks whose inputs are on every rank. candidates: as above.
 enum class rank_agreement : std::uint8_t { arrivals, candidates };
-/// The names, by enumerator.
 inline constexpr std::string_view rank_agreements[] = {"arrivals", "candidates"};
 inline std::string_view name(rank_agreement a) {
   return rank_agreements[static_cast<std::size_t>(a)];

@@ -62,7 +62,6 @@ double figure_of(const paper_figures& p, paper_column column);
 /// the fixed order that the policy gives without disturbances. stale: the fixed order that it gave
 /// in the same weather with another seed and therefore with other images, like an outdated profile.
 enum class hint_quality : std::uint8_t { own, reversed, shuffled, calm, stale };
-/// The names, by enumerator.
 inline constexpr std::string_view hint_qualities[] = {"own", "reversed", "shuffled", "calm",
                                                       "stale"};
 inline std::string_view name(hint_quality q) { return hint_qualities[static_cast<std::size_t>(q)]; }
@@ -75,7 +74,6 @@ inline constexpr double default_gather_ms = 0.16;
 /// kill: SIGKILL; the launcher starts the node again, and the job recovers. stop: SIGSTOP for
 /// `seconds`.
 enum class fault_kind : std::uint8_t { none, kill, stop };
-/// The names, by enumerator.
 inline constexpr std::string_view fault_kinds[] = {"none", "kill", "stop"};
 inline std::string_view name(fault_kind kind) {
   return fault_kinds[static_cast<std::size_t>(kind)];

@@ -32,7 +32,6 @@ namespace rrfp::study {
 /// 1, all equally likely. histogram: as often as `bins` says. All are cut at `most`, and at
 /// least 1.
 enum class text_spread : std::uint8_t { padded, uniform, histogram };
-/// The names, by enumerator.
 inline constexpr std::string_view text_spreads[] = {"padded", "uniform", "histogram"};
 inline std::string_view name(text_spread s) { return text_spreads[static_cast<std::size_t>(s)]; }
 
@@ -69,7 +68,6 @@ std::uint32_t draw_text(const text_options& options, weather::keyed_random& rand
 /// fixed: `mean`, rounded. uniform: 0 to 2 `mean`, rounded. geometric: starts at 0, and P(n) falls
 /// by a constant factor. All are cut at `most`.
 enum class image_spread : std::uint8_t { fixed, uniform, geometric };
-/// The names, by enumerator.
 inline constexpr std::string_view image_spreads[] = {"fixed", "uniform", "geometric"};
 inline std::string_view name(image_spread s) { return image_spreads[static_cast<std::size_t>(s)]; }
 
@@ -92,7 +90,6 @@ std::vector<std::uint32_t> images_of(const image_counts& counts, std::uint64_t s
                                      std::uint64_t microbatch, std::uint32_t samples);
 
 enum class expert_spread : std::uint8_t { even, dirichlet };
-/// The names, by enumerator.
 inline constexpr std::string_view expert_spreads[] = {"even", "dirichlet"};
 inline std::string_view name(expert_spread s) {
   return expert_spreads[static_cast<std::size_t>(s)];
