@@ -259,9 +259,13 @@ class runtime {
   }
   /// Also after the end.
   std::string timeline(std::optional<std::uint64_t> step) {
-    return timeline_of(trace_.get(), step);
+    const auto& trace = recorded("report()");
+    return value_of(without_gil([&] { return picture_of(trace, step); }));
   }
-  void write_trace(const std::string& path) { python::write_trace(trace_.get(), path); }
+  void write_trace(const std::string& path) {
+    const auto& trace = recorded("write_trace()");
+    check(without_gil([&] { return actors::write_chrome_json(path, {{"rrfp", &trace}}); }));
+  }
 
   py::dict finish() {
     auto& loop = open();
@@ -348,6 +352,11 @@ class runtime {
     } catch (const std::runtime_error& e) {
       raise(error{e.what(), error_kind::failed});
     }
+  }
+
+  const actors::trace_recorder& recorded(const std::string& by) const {
+    if (trace_ == nullptr) raise(error{by + ": expected a pipeline with trace=True"});
+    return *trace_;
   }
 
   actors::training_loop& open() {

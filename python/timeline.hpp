@@ -60,16 +60,4 @@ inline result<std::string> picture_of(const actors::trace_recorder& trace,
   return error{"report(): the trace has no step " + std::to_string(step.value_or(0))};
 }
 
-/// picture_of(), for Python. `trace`: null if a pipeline records none.
-inline std::string timeline_of(const actors::trace_recorder* trace,
-                               std::optional<std::uint64_t> step) {
-  if (trace == nullptr) raise(error{"report(): expected a pipeline with trace=True"});
-  return value_of(without_gil([&] { return picture_of(*trace, step); }));
-}
-
-inline void write_trace(const actors::trace_recorder* trace, const std::string& path) {
-  if (trace == nullptr) raise(error{"write_trace(): expected a pipeline with trace=True"});
-  check(without_gil([&] { return actors::write_chrome_json(path, {{"rrfp", trace}}); }));
-}
-
 }  // namespace rrfp::python

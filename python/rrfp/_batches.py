@@ -56,21 +56,16 @@ class Batch:
     @staticmethod
     def of_microbatches(arg_mbs, kwarg_mbs, target_mbs, n):
         """The lists that step_microbatches() was given; n: None means as many as they have."""
-        given = {"arg_mbs": (arg_mbs, ()), "kwarg_mbs": (kwarg_mbs, {}), "target_mbs": (target_mbs, None)}
-        all_mbs = []
-        for name, (values, empty) in given.items():
-            if values is not None:
-                values = list(values)
-                n = len(values) if n is None else n
-            given[name] = values, empty
-        for name, (values, empty) in given.items():
-            values = [empty] * n if values is None else values
+        given = {"arg_mbs": arg_mbs, "kwarg_mbs": kwarg_mbs, "target_mbs": target_mbs}
+        given = {name: list(values) for name, values in given.items() if values is not None}
+        for name, values in given.items():
+            n = len(values) if n is None else n
             if len(values) != n:
                 raise ValueError(f"{name}: expected {n} microbatches, got {len(values)}")
-            all_mbs.append(values)
-        args = [a if isinstance(a, tuple) else (a,) for a in all_mbs[0]]
-        check_dicts(all_mbs[1])
-        return Batch(args, *all_mbs[1:])
+        empty = {"arg_mbs": (), "kwarg_mbs": {}, "target_mbs": None}
+        args, kwargs, targets = (given.get(name, [value] * n) for name, value in empty.items())
+        check_dicts(kwargs)
+        return Batch([a if isinstance(a, tuple) else (a,) for a in args], kwargs, targets)
 
     def admit_by(self, costs):
         """Orders the microbatches of each replica by their costs."""
