@@ -6,9 +6,9 @@
 #include <sstream>
 #include <utility>
 
-#include <rrfp/base/check.hpp>
+#include <fmt/format.h>
 
-#include "checksum.hpp"
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::experiment {
 
@@ -88,6 +88,12 @@ std::string description_of(const cell& c) {
   const auto& histogram = study::options_of(c.job).texts.histogram;
   if (!histogram.empty()) text += content_of("histogram", histogram);
   return text;
+}
+
+std::string checksum(std::string_view text) {
+  std::uint64_t sum = 0xcbf29ce484222325U;
+  for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  return fmt::format("{:016x}", sum);
 }
 
 void figures::add(const figures& part, double parts) {

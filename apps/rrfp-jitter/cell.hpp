@@ -45,6 +45,9 @@ status check_cell(const cell& c);
 /// may give another outcome for the same line.
 std::string description_of(const cell& c);
 
+/// Detects changed content: FNV-1a, in hexadecimal; not a cryptographic hash.
+std::string checksum(std::string_view text);
+
 /// What a cell, or the cells of all seeds of a run, came to beside the times of the steps. Times
 /// are in modelled milliseconds, independent of the wall clock's time scale. Memory is that of the
 /// fullest device; bytes are 0 for workloads that give only the times of [cost].

@@ -14,7 +14,6 @@
 #include <rrfp/io/parse_json.hpp>
 #include <rrfp/io/text_file.hpp>
 
-#include "checksum.hpp"
 #include "tables.hpp"
 
 namespace rrfp::experiment {
