@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "exif.hpp"
-#include "image_codecs.hpp"
 
 namespace rrfp::data {
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,11 @@ sample_or<compute::image_size> read_image_size(const std::string& path);
 
 /// Decodes the whole file.
 sample_or<pixels> read_image(const std::string& path);
+
+/// Decode a whole file whose header gives `size`, which has been checked. The pixels are as stored,
+/// not rotated. Fault: the file is corrupt or has another size.
+sample_or<pixels> decode_png(std::span<const std::uint8_t> bytes, compute::image_size size);
+sample_or<pixels> decode_jpeg(std::span<const std::uint8_t> bytes, compute::image_size size);
 
 /// Encodes an image as a PNG file.
 result<std::vector<std::uint8_t>> encode_png(const pixels& image);

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "image_codecs.hpp"
+#include "image_file.hpp"
 
 namespace rrfp::data {
 

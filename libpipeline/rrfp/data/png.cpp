@@ -4,7 +4,7 @@
 #include <csetjmp>
 #include <cstdio>
 
-#include "image_codecs.hpp"
+#include "image_file.hpp"
 
 namespace rrfp::data {
 
