@@ -338,12 +338,10 @@ class LossScale:
     def update(self, is_skipped):
         if not self.is_on:
             return
+        self.good_steps = 0 if is_skipped else self.good_steps + 1
         if is_skipped:
             self.value /= 2
-            self.good_steps = 0
-            return
-        self.good_steps += 1
-        if self.good_steps == self._interval:
+        elif self.good_steps == self._interval:
             self.good_steps = 0
             if torch.tensor(self.value * 2, dtype=torch.float32, device="cpu").isfinite():
                 self.value *= 2
@@ -388,10 +386,6 @@ def _of_entries(entries):
     return pieces
 
 
-def _kind_of(value):
-    return "one on the device meta" if value.is_meta else f"one of the layout {value.layout}"
-
-
 def _found(pieces, name, like, cut):
     """The saved value for `like`, which is the part `cut` of the whole tensor, put together from the saved pieces."""
     if name not in pieces:
@@ -399,7 +393,8 @@ def _found(pieces, name, like, cut):
     wanted = cut[0] if cut else list(like.shape)
     for value, part in pieces[name]:
         if value.is_meta or value.layout != torch.strided:
-            raise ValueError(f"'{name}': expected a tensor with values for each element, got {_kind_of(value)}")
+            got = "one on the device meta" if value.is_meta else f"one of the layout {value.layout}"
+            raise ValueError(f"'{name}': expected a tensor with values for each element, got {got}")
         sizes = part[0] if part else list(value.shape)
         if list(sizes) != list(wanted) or value.dtype != like.dtype:
             raise ValueError(
