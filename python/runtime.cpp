@@ -239,10 +239,9 @@ class runtime {
   bool leads() { return open().leads(); }
   /// Whether the run has ended, in order or not; its last tasks may still run.
   bool is_over() { return loop_ == nullptr || loop_->is_over(); }
-  /// Raises the error of a pipeline that has ended.
+  /// Raises the error of a pipeline that has failed, or was finished here.
   void check_open() {
-    auto& loop = open();
-    if (loop.is_over()) raise(loop.failure());
+    check(open().check_usable());
   }
   void recover() {
     auto& loop = open();

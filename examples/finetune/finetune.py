@@ -237,6 +237,8 @@ def add_adapters(parts, given):
             peft.inject_adapter_in_model(own, part.model)
         except ValueError as e:
             failures.append(f"layers {part.first} to {part.end - 1}: {e}")
+        if part.tied_parameter and part.tied_parameter not in dict(part.named_parameters()):
+            sys.exit("--targets: expected neither the head nor the embedding, which are tied in this model")
         for name, p in part.named_parameters():
             p.requires_grad_("lora_" in name)
             if "lora_" in name:  # Small steps would be lost in bfloat16.

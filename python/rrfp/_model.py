@@ -16,7 +16,7 @@ from ._buffers import Buffers
 from ._draws import Draws, Generator, turn
 from ._errors import Error
 from ._messages import decode, encode, tensors_of
-from ._modules import forwards_in_order, is_compiled, is_dynamic_rotary, keep_device_guard, make_deterministic, one_line
+from ._modules import adapts_parameters, forwards_in_order, is_compiled, is_dynamic_rotary, keep_device_guard, make_deterministic, one_line
 from ._optimizers import JobOptimizer, Optimizer, Parameters
 from ._parallel import RankGroup
 from ._part import Part, may_have_hooks_of_accumulation
@@ -53,6 +53,7 @@ class Model:
         # The forwards of parts with autocast take turns: the end of one empties a cache of the process, and the other
         # would convert a weight twice.
         self.turn = contextlib.nullcontext() if autocast is None else turn
+        self.turn_of_tasks = contextlib.nullcontext()
         self.autocast = autocast
         self.batch = None  # of the running step
         self.batches = 0  # until now
@@ -67,6 +68,7 @@ class Model:
     def before_ranks(self):
         """Also when the training goes on after a loss: other parts may be here then."""
         self.ranks = []
+        self._optimizers = []  # of the program
         self.modules = {}  # by their position in the model
         self.optimizers = []
         self.places = set()  # replica and position of each part here
@@ -120,6 +122,9 @@ class Model:
                 raise TypeError(f"expected the function to return an optimizer of torch.optim, got {text_of(made)}")
             if isinstance(made, torch.optim.LBFGS):
                 raise TypeError("expected an optimizer whose step() needs no closure, got LBFGS")
+            if any(made is other for other in self._optimizers):
+                raise ValueError("expected an optimizer of its own for each stage, got the same one twice")
+            self._optimizers.append(made)
         return Optimizer(made, parameters)
 
     def tell(self):
@@ -223,6 +228,11 @@ class Model:
         for name, value in module.named_parameters():
             if isinstance(value, torch.nn.parameter.UninitializedParameter):
                 raise ValueError(f"stages: expected a lazy module to have run a forward before, got no shape of '{name}'")
+            if hasattr(value, "to_local"):
+                raise TypeError(
+                    f"stages: expected plain tensors, got a {type(value).__name__} for the parameter '{name}': "
+                    "rrfp.torch.ReadySchedule takes them, those of FSDP2 included"
+                )
             check_shared(self.part_of, index, name, value)
         for name, value in module.named_buffers():
             if name.endswith("running_mean") and self.statistics_of.setdefault(id(value), index) != index:
@@ -237,6 +247,8 @@ class Model:
             # torch.compile traces a module in its forward, when nothing else may run modules.
             self.turn = turn
             keep_device_guard()
+        if adapts_parameters(module):
+            self.turn_of_tasks = turn
         if part.is_last and self.loss_fn is None:
             raise ValueError("loss_fn: expected a function in the process of the last part, got None")
         if part.tied is not None:
@@ -392,7 +404,7 @@ class ModelPart(Part):
             if is_again:
                 return tensors_of(tree_leaves(output)), None
             capsule, tensors = encode(output, self.after, self._note_of_rows(mb))
-            self._check_leaves(tensors, inputs)
+            self._check_leaves(tensors, inputs, "forward")
             return tensors, capsule
         if batch.keeps_outputs and not is_again:
             batch.outputs[at] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
@@ -402,7 +414,7 @@ class ModelPart(Part):
             loss = self._draws.run(key, ("loss", self.trains), model.loss_fn, given, {})
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
             raise TypeError(f"loss_fn: expected a scalar tensor, got {text_of(loss)}")
-        self._check_leaves([loss], inputs)
+        self._check_leaves([loss], inputs, "loss_fn")
         if not is_again:
             self._note_loss(mb, loss, batch.counts[at])
             self._check_gradient(loss)
@@ -440,7 +452,7 @@ class ModelPart(Part):
             )
         return value
 
-    def _check_leaves(self, outputs, inputs):
+    def _check_leaves(self, outputs, inputs, what):
         """In the first forward of the training."""
         if not self.trains or self._is_checked:
             return
@@ -449,7 +461,7 @@ class ModelPart(Part):
         for leaf in leaves_of(outputs):
             if id(leaf) not in own:
                 raise RuntimeError(
-                    f"forward uses a leaf that is not trained here: {shape_of(leaf)}; expected each leaf that requires "
+                    f"{what} uses a leaf that is not trained here: {shape_of(leaf)}; expected each leaf that requires "
                     "a gradient to be a parameter of its part of the model, or to be detached"
                 )
 

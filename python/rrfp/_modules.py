@@ -63,6 +63,12 @@ def is_compiled(module):
     )
 
 
+def adapts_parameters(module):
+    """Whether it has adapters of peft for parameters alone, such as those of experts. They compute under parametrize.cached(),
+    whose cache belongs to the process."""
+    return any(type(m).__name__ == "ParamWrapper" for m in module.modules())
+
+
 def keep_device_guard():
     """Compilation without a GPU, in a torch built for CUDA, stores a guard in a global variable that belongs to its
     thread, so it is left dangling when a thread of a pipeline ends. This stores that of the calling thread for good."""

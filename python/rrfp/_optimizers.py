@@ -29,6 +29,7 @@ class Optimizer:
     def __init__(self, made, parameters):
         self.made = made
         self._given = parameters
+        self._waiting = {}  # loaded states, by parameter, until the program adds the parameter
 
     def parameters(self):
         """Those that it has now: a program may add some."""
@@ -40,6 +41,7 @@ class Optimizer:
 
     def step(self, lr):
         """`lr` is that of the settings; the program's own optimizer has its own."""
+        self._take_waiting()
         if self.made is not None:
             self.made.step()
         elif any(p.grad is not None for p in self._given):
@@ -48,15 +50,21 @@ class Optimizer:
     def state(self):
         """(parameter, name, tensor) of each state, and of the numbers of its group."""
         yield from self._group_numbers()
+        self._take_waiting()
         known = getattr(self.made, "state", {})
+        if not hasattr(self.made, "state") and hasattr(self.made, "state_dict"):
+            raise TypeError(
+                f"the optimizer {type(self.made).__name__}: expected its state by parameter in `state`, got none; save its "
+                "state_dict() yourself"
+            )
         other = [key for key in known if not isinstance(key, torch.Tensor)]
         if other:
             raise TypeError(
                 f"the state of the optimizer {type(self.made).__name__}: expected one by parameter, got the key "
                 f"{other[0]!r}; save its state_dict() yourself"
             )
-        for parameter in self.parameters():
-            for name, value in known[parameter].items() if parameter in known else ():
+        for parameter in (*self.parameters(), *self._waiting):
+            for name, value in (known.get(parameter) or self._waiting.get(parameter, {})).items():
                 if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
                     yield parameter, name, value
                 elif isinstance(value, (int, float)):
@@ -76,6 +84,12 @@ class Optimizer:
 
     def try_state(self, found):
         """Raises what set_state() would."""
+        found = list(found)
+        for parameter, name, value in found:
+            mine = getattr(self.made, "state", {}).get(parameter, {}).get(name)
+            if isinstance(mine, torch.Tensor) and mine.shape != value.shape:
+                raise ValueError(f"the state '{name}' of the optimizer: expected {list(mine.shape)}, got {list(value.shape)}")
+        waiting = self._waiting
         its = getattr(self.made, "__dict__", {})
         kept = {name: its[name] for name in ("state", "param_groups") if name in its}
         try:
@@ -84,6 +98,7 @@ class Optimizer:
             raise ValueError(f"the optimizer {type(self.made).__name__} refuses its state: {one_line(e)}") from e
         finally:
             its.update(kept)
+            self._waiting = waiting
 
     def set_state(self, found):
         """Sets what state() gave; a parameter that is not in `found` restarts."""
@@ -95,7 +110,7 @@ class Optimizer:
             is_number = name.endswith(_NUMBER)
             name = name.removesuffix(_NUMBER)
             by_parameter.setdefault(parameter, {})[name] = value.item() if is_number else value.clone()
-        if not hasattr(self.made, "load_state_dict"):
+        if not all(hasattr(self.made, name) for name in ("load_state_dict", "param_groups", "state")):
             return
         state, own = self.made.state_dict(), self.parameters()
         for group in state["param_groups"]:
@@ -103,8 +118,15 @@ class Optimizer:
             _set_numbers(group, of_first)
         state["state"] = {at: by_parameter[p] for at, p in enumerate(own) if p in by_parameter}
         self.made.load_state_dict(state)
-        for parameter, values in by_parameter.items():
-            self._restore_types(parameter, values)
+        held = set(own)
+        self._waiting = {p: values for p, values in by_parameter.items() if p not in held}
+        for parameter in by_parameter.keys() & held:
+            self._restore_types(parameter, by_parameter[parameter])
+
+    def _take_waiting(self):
+        for parameter in self._waiting.keys() & set(self.parameters()) if self._waiting else ():
+            moved = lambda v: v.to(parameter.device) if isinstance(v, torch.Tensor) and v.dim() > 0 else v
+            self.made.state[parameter] = {name: moved(v) for name, v in self._waiting.pop(parameter).items()}
 
     def _restore_types(self, parameter, values):
         """load_state_dict() rounds states to the type of the parameter, as a float32 moment of a bfloat16 parameter."""

@@ -135,7 +135,7 @@ def admission_order(costs):
         raise TypeError(f"costs: expected a list of numbers, got {type(costs).__name__}")
     try:
         costs = [float(cost) for cost in costs]
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, OverflowError) as e:
         raise TypeError(f"costs: expected a list of numbers: {e}") from e
     if not all(map(math.isfinite, costs)):
         raise ValueError(f"costs: expected finite numbers, got {next(c for c in costs if not math.isfinite(c))}")

@@ -17,7 +17,7 @@ from ._draws import is_inside
 from ._errors import Error
 from ._model import Model, parts_of, text_of
 from ._rendezvous import AgentStore
-from ._settings import called, check_flag, check_settings, with_whole_tasks
+from ._settings import called, check_flag, check_settings, described, is_value, with_whole_tasks
 from ._settings import text_of as text_of_setting
 from ._timeline import Timeline
 
@@ -172,6 +172,9 @@ class Pipeline:
             "train.clip_norm": None if optimizer is None else 0,
         }
         own = {k: v for k, v in own.items() if v is not None and k not in settings}
+        for key, value in own.items():
+            if not is_value(value):
+                raise TypeError(f"{_ARGUMENTS.get(key, key)}: expected a number or a text, got {described(value)}")
         settings = {k: text_of_setting(v) for k, v in with_whole_tasks({**own, **settings}).items()}
         if callable(policy) and settings.get("dispatch.mode") == "in-order":
             raise ValueError('policy: expected a name with settings["dispatch.mode"] = "in-order"')
@@ -326,6 +329,7 @@ class Pipeline:
         self._pipeline.check_open()
         _check_kind("load_state_dict()", state, "a dict of tensors", Mapping)
         for name, value in state.items():
+            _check_kind("load_state_dict(): a name", name, "a text", str)
             _check_kind(f"load_state_dict(): '{name}'", value, "a tensor", torch.Tensor)
         with self._errors():
             for rank in self._model.ranks:  # All look before the first one changes.
@@ -355,6 +359,7 @@ class Pipeline:
 
     def hang_report(self, why="requested"):
         """Passes a report on what every stage is doing to on_report."""
+        _check_kind("hang_report()", why, "a text", str)
         self._pipeline.report(why)
 
     def report(self, step=None):
@@ -394,10 +399,11 @@ class Pipeline:
         if kind is not None:
             self._check_outside()
             return self._end(why_ended(error))
+        had = self._raised
         try:
             self.finish()
         except Error as e:
-            if str(e) != self._raised:
+            if str(e) != had:
                 raise
             self.close()  # The program has had this error, and goes on.
 

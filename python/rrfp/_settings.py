@@ -15,24 +15,30 @@ def check_settings(settings):
     if not isinstance(settings, (dict, type(None))):
         raise TypeError(f"settings: expected a dict with keys of a job, got {type(settings).__name__}")
     for key, value in (settings or {}).items():
-        if not _is_value(value):
+        if not is_value(value):
             raise TypeError(
-                f'settings["{key}"]: expected a number, a text, True or False, or a list of them, got {_described(value)}'
+                f'settings["{key}"]: expected a number, a text, True or False, or a list of them, got {described(value)}'
             )
 
 
-def _is_value(value):
+def is_value(value):
     if isinstance(value, (list, tuple)):
-        return all(_is_value(one) for one in value)
-    return isinstance(value, (str, bool, int)) or isinstance(value, float) and math.isfinite(value)
+        return all(is_value(one) for one in value)
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return isinstance(value, str) or isinstance(value, float) and math.isfinite(value)
 
 
-def _described(value):
-    return str(value) if isinstance(value, float) else type(value).__name__
+def described(value):
+    return str(value) if isinstance(value, (int, float)) else type(value).__name__
 
 
 def check_flag(name, value):
-    if not hasattr(value, "__bool__"):
+    try:
+        is_flag = hasattr(value, "__bool__") and isinstance(bool(value), bool)
+    except (RuntimeError, ValueError):  # of several elements
+        is_flag = False
+    if not is_flag:
         raise TypeError(f"{name}: expected True or False, got {type(value).__name__}")
 
 

@@ -100,7 +100,8 @@ class TrainingRank(Rank):
         self._sums = SharedSums(pieces, self.parts, self._device) if trains and pieces is not None else None
 
     def run(self, kind, mb, chunk, first, count, message):
-        result = super().run(kind, mb, chunk, first, count, message)
+        with self._model.turn_of_tasks:
+            result = super().run(kind, mb, chunk, first, count, message)
         if self.group is not None and self.trains and count and self._sums is None:
             self._folded[chunk] += count
             if self._folded[chunk] == len(self.parts[chunk].microbatches):

@@ -16,6 +16,7 @@ import os
 import re
 import statistics
 import time
+import weakref
 from collections.abc import Iterable
 from numbers import Real
 
@@ -113,9 +114,33 @@ class TransformerPart(torch.nn.Module):
                 _own_copy(self.model, f"{self.anatomy.head}.weight")
             self.tied_parameter = f"model.{self.anatomy.head if self.is_last else self.anatomy.embedding}.weight"
         _leave_out(self.model, self.anatomy, self.first, self.end)
+        self._embeddings = _embeddings_of(self.model, self.anatomy) if self.is_first else []
+        # Of the model, which may get others later.
+        self._originals = {name: weakref.ref(model.get_submodule(name)) for name in self.anatomy.own(self.first, self.end)}
+        self._of = weakref.ref(model)
+
+    def __getstate__(self):
+        return {**self.__dict__, "_of": None, "_originals": {}}
 
     def forward(self, hidden, attention_mask=None, position_ids=None):
         return self._run(hidden, attention_mask, position_ids, {})
+
+    def _check_originals(self):
+        whole = self._of and self._of()
+        for name, original in self._originals.items() if whole is not None else ():
+            if whole.get_submodule(name) is not original():
+                raise RuntimeError(f"'{name}' of the model was replaced after the cut: expected a new cut")
+
+    def _drop_hooks_for_gradients(self):
+        """Those of gradient_checkpointing_enable() make the output of a frozen embedding a leaf that nothing trains. Only
+        reentrant checkpoints need them, which are refused there."""
+        for embedding, tower in self._embeddings:
+            for key, hook in list(embedding._forward_hooks.items()):
+                if getattr(hook, "__name__", "").startswith("make_inputs_require_grad"):
+                    del embedding._forward_hooks[key]
+                    trained = (m for m in tower.modules() if any(p.requires_grad for p in m.parameters()))
+                    if any(map(_has_reentrant_checkpoints, trained)):
+                        raise TypeError(_REENTRANT)
 
     def _check_checkpoints(self, layers, hidden):
         """A reentrant checkpoint trains nothing if its input requires no gradient."""
@@ -124,10 +149,7 @@ class TransformerPart(torch.nn.Module):
         before = (self.model.get_submodule(name) for name in self.anatomy.before if self.is_first)
         trains = hidden.requires_grad or any(p.requires_grad for m in before for p in m.parameters())
         if not trains and any(p.requires_grad for layer in layers for p in layer.parameters()):
-            raise TypeError(
-                "reentrant checkpoints train no layer behind a frozen embedding: expected "
-                'gradient_checkpointing_kwargs={"use_reentrant": False}'
-            )
+            raise TypeError(_REENTRANT)
 
     def _run(self, hidden, attention_mask, position_ids, inputs):
         if self._load is not None:
@@ -137,11 +159,12 @@ class TransformerPart(torch.nn.Module):
             raise TypeError(_refusal(self.model, _ROUTER_LOSS))
         layers = self.model.get_submodule(self.anatomy.layers)
         if torch.is_grad_enabled():
+            self._check_originals()
             self._check_checkpoints([layers[i] for i in range(self.first, self.end)], hidden)
         travels = {"attention_mask": attention_mask, "position_ids": position_ids}
         kwargs = {name: value for name, value in (travels | inputs).items() if value is not None}
         if self.is_first:
-            _drop_hooks_for_gradients(self.model.get_submodule(self.anatomy.embedding))
+            self._drop_hooks_for_gradients()
             kwargs["input_ids"] = hidden
         else:
             # Gives the model the shape; what it computes from it before its layers is not used.
@@ -307,6 +330,10 @@ def measure_layers(model, ids, repetitions=5):
 _OF_DECODERS = {"inputs_embeds", "past_key_values", "cache", "use_cache", "cache_position", "labels", "logits_to_keep"}
 _OF_DECODERS |= {"output_attentions", "output_hidden_states", "output_router_logits", "return_dict"}
 _ENCODER_DECODER = "it is an encoder-decoder, whose decoder needs the encoder's output in every layer"
+_REENTRANT = (
+    "reentrant checkpoints train no layer behind a frozen embedding: expected "
+    'gradient_checkpointing_kwargs={"use_reentrant": False}'
+)
 _ROUTER_LOSS = "it adds a router loss (config.output_router_logits), for which its last layer needs those of all parts"
 
 
@@ -501,12 +528,16 @@ def _has_reentrant_checkpoints(layer):
     return getattr(layer._gradient_checkpointing_func, "keywords", {}).get("use_reentrant", False)
 
 
-def _drop_hooks_for_gradients(embedding):
-    """Those of gradient_checkpointing_enable() make the output of a frozen embedding a leaf that nothing trains. Only
-    reentrant checkpoints need them, which are refused there."""
-    for key, hook in list(embedding._forward_hooks.items()):
-        if getattr(hook, "__name__", "").startswith("make_inputs_require_grad"):
-            del embedding._forward_hooks[key]
+def _embeddings_of(model, anatomy):
+    """Those of the text and of towers, each with its tower; that of the text with itself, because its layers are checked
+    anyway."""
+    layers, found = model.get_submodule(anatomy.layers), {}
+    for module in model.modules():
+        with contextlib.suppress(AttributeError, NotImplementedError):
+            embedding = module.get_input_embeddings()
+            if isinstance(embedding, torch.nn.Module):
+                found.setdefault(embedding, embedding if layers in module.modules() else module)
+    return list(found.items())
 
 
 def _leave_out(model, anatomy, first, end):

@@ -650,9 +650,12 @@ def reported(options):
     schedule = ReadySchedule(PipelineStage(Block(), rank, ranks, device), 4, loss_fn=loss_fn, trace=True, **options)
     x = torch.zeros(8, width)
     schedule.step(*((x,) if rank == 0 else ()), target=x if rank == ranks - 1 else None)
+    several = [torch.zeros(2, n, width) for n in (4, 6)]
+    outputs = schedule.step(arg_mbs=several if rank == 0 else None, target_mbs=several if rank == ranks - 1 else None)
+    assert outputs is None or [output.shape for output in outputs] == [mb.shape for mb in several]
     assert schedule.report().svg.startswith("<svg")
     assert "rrfp_stage_steps_total" in schedule.metrics()
-    assert schedule.last["step"] == 1 and 0 <= schedule.last["bubble"] < 1
+    assert schedule.last["step"] == 2 and 0 <= schedule.last["bubble"] < 1
     schedule.close()
     try:
         schedule.step()

@@ -65,6 +65,36 @@ def test_adapters_that_cannot_be_cut_are_refused_by_name():
         rrfp.from_transformers(peft.get_peft_model(make("llama"), vera), 2)
 
 
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_adapters_of_experts_over_threads_equal_a_plain_loop(checkpoints):
+    """They compute under a cache of the process."""
+    peft = pytest.importorskip("peft")
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 16, "num_hidden_layers": 4}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2}
+    torch.manual_seed(1)
+    model = transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(vocab_size=97, **sizes, **heads))
+    names = ["experts.gate_up_proj", "experts.down_proj"]
+    model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_parameters=[f"mlp.{n}" for n in names], init_lora_weights=False))
+    plain = copy.deepcopy(model)
+    if checkpoints:
+        model.gradient_checkpointing_enable()
+    assert train(rrfp.from_transformers(model, 4)) == train_whole(plain)
+    assert equal([model], [plain])
+
+
+@pytest.mark.parametrize("change", ["head", "embedding"])
+def test_what_is_replaced_after_the_cut_is_refused(change):
+    model = make("llama")
+    parts = rrfp.from_transformers(model, 2)
+    if change == "head":
+        model.resize_token_embeddings(128)
+    else:
+        model.set_input_embeddings(torch.nn.Embedding(97, 32))
+    told = "lm_head" if change == "head" else "model.embed_tokens"
+    with pytest.raises(rrfp.Error, match=f"RuntimeError: '{told}' of the model was replaced after the cut: expected a new cut"):
+        train(parts)
+
+
 @pytest.mark.parametrize("frozen", ["embedding", "bottom half"])
 def test_reentrant_checkpoints_behind_a_frozen_embedding_are_refused(frozen):
     """They would train nothing."""

@@ -5,6 +5,7 @@ import gc
 import os
 import pickle
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,6 +154,9 @@ def test_wrong_arguments_are_refused_and_the_pipeline_goes_on():
         ({"autocast": torch.float64}, "autocast: expected torch.bfloat16, torch.float16 or None, got torch.float64"),
         ({"autocast": "bf16"}, "autocast: expected torch.bfloat16, torch.float16 or None, got 'bf16'"),
         ({"trace": "x"}, "trace: expected True or False, got str"),
+        ({"policy": b"bf"}, "policy: expected a number or a text, got bytes"),
+        ({"slots": torch.tensor(2)}, "slots: expected a number or a text, got Tensor"),
+        ({"seed": 2**70}, "seed: expected a number or a text, got 1180591620717411303424"),
         ({"args_chunk_spec": 5}, "args_chunk_spec: expected a tuple with a spec for each argument, got int"),
         ({"kwargs_chunk_spec": "x"}, "kwargs_chunk_spec: expected a dict with a spec for each argument, got str"),
         (
@@ -187,8 +191,13 @@ def test_a_setting_comes_before_the_argument_that_it_names():
             pipe.load_state_dict(5)
         with pytest.raises(TypeError, match=r"^load_state_dict\(\): 'a': expected a tensor, got int$"):
             pipe.load_state_dict({"a": 5})
-        with pytest.raises(TypeError, match="^update: expected True or False, got str$"):
-            pipe.step(x, target=y, update="no")
+        with pytest.raises(TypeError, match=r"^load_state_dict\(\): a name: expected a text, got int$"):
+            pipe.load_state_dict({1: x})
+        for flag in ("no", torch.ones(3)):
+            with pytest.raises(TypeError, match=f"^update: expected True or False, got {type(flag).__name__}$"):
+                pipe.step(x, target=y, update=flag)
+        with pytest.raises(TypeError, match=r"^hang_report\(\): expected a text, got int$"):
+            pipe.hang_report(3)
         with pytest.raises(TypeError, match="^arg_mbs: expected a list with one for each microbatch, got int$"):
             pipe.step_microbatches(5)
         with pytest.raises(TypeError, match=r"^kwarg_mbs\[0\]: expected a dict, got NoneType$"):
@@ -197,12 +206,28 @@ def test_a_setting_comes_before_the_argument_that_it_names():
             copy.copy(pipe)
         with pytest.raises(TypeError, match="^costs: expected a list with one for each microbatch, got str$"):
             pipe.step_microbatches([x], target_mbs=[y], costs="a")
+        with pytest.raises(TypeError, match="^costs: expected a list of numbers: "):
+            pipe.step_microbatches([x], target_mbs=[y], costs=[10**400])
         with pytest.raises(TypeError, match="^losses: expected a list, got int$"):
             pipe.step(x, target=y, losses=5)
         assert pipe.steps == 1
 
 
+class Placed(torch.nn.Parameter):
+    """Like a DTensor."""
+
+    def to_local(self):
+        return self.data
+
+
+class Distributed(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(16, 16)
+        self.weight = Placed(self.weight.data)
+
+
 def test_modules_and_optimizers_that_a_pipeline_cannot_have_are_refused():
+    one = torch.optim.SGD(mlp(1)[0].parameters(), 0.1)
     shared = torch.nn.BatchNorm1d(16, affine=False)
     parts = [torch.nn.Sequential(torch.nn.Linear(16, 16), shared) for _ in range(2)]
     for wrong, told in [
@@ -210,9 +235,42 @@ def test_modules_and_optimizers_that_a_pipeline_cannot_have_are_refused():
         ({"stages": [torch.nn.LazyLinear(16), torch.nn.Linear(16, 16)]}, "expected a lazy module to have run a forward"),
         ({"stages": [torch.jit.script(torch.nn.Linear(16, 16)), torch.nn.Linear(16, 16)]}, "got one of torch.jit"),
         ({"optimizer": torch.optim.LBFGS}, "optimizer: TypeError: expected an optimizer whose step.. needs no closure"),
+        ({"optimizer": lambda params: one}, "optimizer: ValueError: expected an optimizer of its own for each stage"),
+        ({"stages": [Distributed(), torch.nn.Linear(16, 16)]}, "expected plain tensors, got a Placed for the parameter 'weight'"),
     ]:
         with pytest.raises((rrfp.Error, ValueError), match=told):
             step(**{"parts": wrong.pop("stages", mlp(2)), "optimizer": adam, **wrong})
+
+
+def test_a_parameter_of_the_loss_is_refused():
+    scale = torch.ones((), requires_grad=True)
+    with pytest.raises(rrfp.Error, match="^stage 1, F0 of step 1: RuntimeError: loss_fn uses a leaf that is not trained here"):
+        step(mlp(2), lambda output, target: scale * loss_fn(output, target), optimizer=adam)
+
+
+def test_an_error_at_the_end_of_a_with_block_is_raised(tmp_path):
+    """Also one of the last save, which no call before it has had."""
+    settings = {"checkpoint.dir": str(tmp_path)}
+    with pytest.raises(rrfp.Error, match="checkpoint of step 1 not saved"):
+        with rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=6, optimizer=adam, settings=settings) as pipe:
+            x, y = rows(1)
+            pipe.step(x, target=y)
+            shutil.rmtree(tmp_path)
+            tmp_path.write_text("")
+
+
+def test_a_save_that_the_end_cuts_off_is_told(tmp_path):
+    notes = []
+    settings = {"checkpoint.dir": str(tmp_path)}
+    pipe = rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=6, optimizer=adam, settings=settings, on_note=notes.append)
+    x, y = rows(1)
+    pipe.step(x, target=y)
+    pipe.save()
+    pipe.close()
+    saved = [folder.name for folder in tmp_path.iterdir() if folder.name.startswith("step-")]
+    told = [note for note in notes if "checkpoint of step 1 not saved: the run ended before it was written" in note]
+    assert (saved, told) in ((["step-00000001"], []), ([], told[:1])), (saved, notes)
+    assert saved or told, notes
 
 
 def test_sparse_gradients_are_refused_with_replicas():

@@ -296,9 +296,26 @@ class Masters:
             p.data.copy_(master)
 
 
+class Alone:
+    """With a state_dict() alone, unlike those of torch.optim."""
+
+    def __init__(self, params):
+        self.params = list(params)
+
+    def step(self):
+        for p in self.params:
+            p.data.sub_(p.grad, alpha=0.1)
+
+    def state_dict(self):
+        return {}
+
+    load_state_dict = None
+
+
 @pytest.mark.parametrize(
     ("make", "what"),
     [
+        (Alone, "Alone: expected its state by parameter in `state`, got none"),
         (lambda params: Counting(params, 0.1), "Counting: expected one by parameter, got the key 'all'"),
         (Masters, "expected one of the parameters of a part, got that of another tensor"),
     ],
@@ -306,11 +323,40 @@ class Masters:
 def test_a_state_that_no_parameter_has_is_not_left_out(tmp_path, make, what):
     pipe = open_pipeline(mlp(2), make, settings={"checkpoint.dir": str(tmp_path)})
     step_of(pipe, *rows(0))
-    with pytest.raises(rrfp.Error, match=f"the state of the optimizer.*{what}.*; save its state_dict.. yourself"):
+    with pytest.raises(rrfp.Error, match=f"the optimizer.*{what}.*; save its state_dict.. yourself"):
         pipe.state_dict()
     with pytest.raises(rrfp.Error, match=what):
         pipe.save()
         pipe.finish()
+
+
+def test_the_state_of_a_parameter_that_joins_the_optimizer_later_waits_for_it(tmp_path):
+    def train(folder, upto):
+        parts = mlp(2)
+        settings = {"checkpoint.dir": str(folder)}
+        with open_pipeline(parts, lambda params: torch.optim.AdamW(params[:1], 1e-2), settings=settings) as pipe:
+            assert any("exp_avg" in name for name in pipe.state_dict()) == (pipe.steps > 0)
+            for optimizer, part in zip(pipe.optimizers, parts):
+                optimizer.add_param_group({"params": list(part.parameters())[1:], "lr": 0.05})
+            for step in range(pipe.steps, upto):
+                step_of(pipe, *rows(step))
+        return parts
+
+    plain = train(tmp_path / "plain", 4)
+    train(tmp_path / "resumed", 2)
+    pipe = open_pipeline(mlp(2), lambda params: torch.optim.AdamW(params[:1], 1e-2), settings={"checkpoint.dir": str(tmp_path / "resumed")})
+    pipe.close()  # what waits stays in the checkpoint
+    assert equal(train(tmp_path / "resumed", 4), plain)
+
+
+def test_a_state_of_another_shape_is_refused():
+    with open_pipeline(mlp(2)) as pipe:
+        step_of(pipe, *rows(0))
+        state = pipe.state_dict()
+        name = next(name for name in state if name.endswith("weight.exp_avg"))
+        with pytest.raises(rrfp.Error, match=r"the state 'exp_avg' of the optimizer: expected \[16, 16\], got \[3\]"):
+            pipe.load_state_dict({**state, name: torch.zeros(3)})
+        step_of(pipe, *rows(1))
 
 
 def test_a_state_that_cannot_be_copied_says_so_at_once(tmp_path):

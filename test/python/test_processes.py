@@ -156,6 +156,38 @@ def test_a_process_that_does_not_call_step_is_the_cause_of_a_hang(tmp_path):
     assert "stage 1: step 2: waits for its program, which has not given the batch\n" in errors[0], errors
 
 
+PROGRAM_OF_ENDS = """
+import os, signal, sys, time, rrfp, torch
+rank, how = int(os.environ["RANK"]), sys.argv[1]
+x = torch.ones(4, 2)
+with rrfp.Pipeline(torch.nn.Linear(2, 2), torch.nn.functional.mse_loss, 2) as pipe:
+    pipe.step(*([x] if rank == 0 else []), target=x if rank == 1 else None)
+    if rank == 1 and how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == (1 if how == "late" else 0):
+        time.sleep(2)
+    if rank == 1:
+        state = pipe.state_dict()
+        pipe.load_state_dict(state)
+        print(*sorted(name for name in state if "optimizer" not in name), flush=True)
+print("ended", flush=True)
+"""
+
+
+def test_a_process_that_is_late_at_the_end_still_has_its_state():
+    processes = two_processes("-c", PROGRAM_OF_ENDS, "late")
+    outputs = [process.communicate(timeout=100) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert [output for output, _ in outputs] == ["ended\n", "1.bias 1.weight\nended\n"]
+
+
+def test_the_loss_of_a_process_before_the_end_of_a_with_block_is_raised():
+    processes = two_processes("-c", PROGRAM_OF_ENDS, "kill")
+    _, error = [process.communicate(timeout=100) for process in processes][0]
+    assert processes[0].returncode == 1
+    assert error.splitlines()[-1].startswith("rrfp.Error: node 1 (stage 1"), error
+
+
 def test_so_is_a_leading_process_that_does_not_begin_a_step(tmp_path):
     codes, errors = ends_of_two(tmp_path, "first")
     assert codes == [1, 1], errors

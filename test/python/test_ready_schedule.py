@@ -6,7 +6,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from fake_cuda import needs_fake, variables
+from rrfp.torch import _rendezvous
 from warm import PYTHON
 
 FOLDER = pathlib.Path(__file__).parent
@@ -107,6 +109,20 @@ def test_a_rank_is_told_at_once_how_another_one_left(tmp_path, how, told):
             process.kill()
     stays = 1 if how == "wrong leader" else 0
     assert [line for line in out[stays].splitlines() if not line.startswith("[Gloo]")] == [f"Error: {told}"]
+
+
+def test_an_attempt_of_torchrun_does_not_see_the_ranks_of_the_one_before(monkeypatch):
+    """torchrun keeps its store."""
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda: store)
+    of_attempt = []
+    for attempt in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        of_attempt.append([_rendezvous._departures(), _rendezvous._meeting("stages", [0, 1], 1)])
+        for place in of_attempt[0]:
+            place.set("0", "left")
+    assert all(place.check(["0"]) for place in of_attempt[0])
+    assert not any(place.check(["0"]) for place in of_attempt[1])
 
 
 def test_the_package_imports_without_torch():

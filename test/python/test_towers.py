@@ -141,6 +141,34 @@ def test_training_equals_that_of_the_whole_model(name, tmp_path):
         assert stages == "loaded" or equal([trained], [plain])
 
 
+@pytest.mark.parametrize("name", ["llava", "qwen2_5_vl"])
+@pytest.mark.parametrize("frozen", ["tower", "all but the head"])
+def test_checkpoints_of_activations_with_a_frozen_tower(name, frozen):
+    family, inputs_of = MODELS[name]
+    model = make(family)
+    model.requires_grad_(frozen == "tower")
+    tower = model.model.vision_tower if name == "llava" else model.model.visual
+    tower.requires_grad_(False)
+    model.lm_head.requires_grad_(True)
+    model.gradient_checkpointing_enable()
+    model.enable_input_require_grads()
+    plain = copy.deepcopy(model).train()
+    mbs = list(microbatches(inputs_of))
+    expected = []
+    for ids, inputs in mbs:
+        loss = loss_fn(plain(input_ids=ids, **inputs, use_cache=False).logits, ids)
+        (loss / 4).backward()
+        expected.append(loss.item())
+    trained = lambda params: adam([p for p in params if p.requires_grad])
+    trained(plain.parameters()).step()
+    losses, parts = [], rrfp.from_transformers(model, 2)
+    with rrfp.Pipeline(parts, loss_fn, 4, optimizer=trained) as pipe:
+        ids, inputs = zip(*mbs)
+        pipe.step_microbatches(list(ids), list(inputs), list(ids), losses=losses)
+    assert [loss.item() for loss in losses] == expected
+    assert equal([model], [plain])
+
+
 @pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl"])
 def test_a_model_that_has_seen_images_is_cut_as_a_new_one(name):
     family, inputs_of = MODELS[name]

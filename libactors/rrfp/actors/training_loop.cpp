@@ -82,7 +82,11 @@ void training_loop::check_begun(step_id own, std::optional<clock::time_point>& d
 void training_loop::close(const std::string& why) {
   if (!runner_.joinable()) return;
   if (!is_over()) abandon(why, error_kind::interrupted);
-  if (wait_for_rest()) return runner_.join();
+  if (wait_for_rest()) {
+    runner_.join();
+    report_failures();
+    return;
+  }
   runner_.detach();
   note(
       "a user function has not returned: its thread was detached and keeps the memory of the "
@@ -315,6 +319,11 @@ void training_loop::notify() {
 bool training_loop::is_over() {
   const std::lock_guard lock{mutex_};
   return over_;
+}
+
+status training_loop::check_usable() {
+  if (!is_over() || (ended_.how == ending::done && !is_finished_)) return success();
+  return failure();
 }
 
 error training_loop::failure() const {

@@ -123,6 +123,8 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   bool is_over();
   /// Why there is no result.
   error failure() const;
+  /// Error: the run has failed, or this process has finished it. The others may have.
+  status check_usable();
   void note(const std::string& line);
 
  private:

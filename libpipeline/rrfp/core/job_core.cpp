@@ -293,6 +293,8 @@ job_phase job_core::after(const job_event::suspected& e) {
 }
 
 job_phase job_core::end(job_end how, std::string message, bool hung) {
+  if (save_)
+    actions_.push_back(job_action::end_save{save_->step, "the run ended before it was written"});
   actions_.push_back(job_action::end{how, std::move(message), nothing_lost(), hung});
   return job_phase::ended;
 }

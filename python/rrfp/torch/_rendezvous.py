@@ -29,14 +29,20 @@ def next_number(kind, ranks):
     return _made[kind, tuple(ranks)]
 
 
+def _store(name):
+    """For this attempt alone: torchrun keeps its store when it starts the ranks again."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.PrefixStore(f"rrfp/{attempt}/{name}", dist.distributed_c10d._get_default_store())
+
+
 def _meeting(kind, ranks, number):
     name = "-".join(map(str, ranks))
-    return dist.PrefixStore(f"rrfp/{kind}/{name}/{number}", dist.distributed_c10d._get_default_store())
+    return _store(f"{kind}/{name}/{number}")
 
 
 def _departures():
     """Where ranks that end tell the others why."""
-    return dist.PrefixStore("rrfp/left", dist.distributed_c10d._get_default_store())
+    return _store("left")
 
 
 def _reason(left, rank):

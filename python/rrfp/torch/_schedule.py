@@ -161,8 +161,8 @@ class ReadySchedule(PipelineScheduleMulti):
 
         As in torch's schedules: the first stage passes the arguments, the last one the target, whole, or already
         split as arg_mbs, kwarg_mbs and target_mbs: lists of any length, which need not be n_microbatches. `losses`
-        gets the loss of each microbatch. Returns the merged outputs on the rank of the last stage, unless
-        return_outputs=False.
+        gets the loss of each microbatch. Returns the merged outputs on the rank of the last stage, or a list of them if
+        they cannot be merged, unless return_outputs=False.
         """
         if self._has_backward and self._backward_requires_autograd and not torch.is_grad_enabled():
             raise RuntimeError("step() needs gradients, got torch.no_grad(): call eval() for forwards alone")
@@ -182,7 +182,11 @@ class ReadySchedule(PipelineScheduleMulti):
             losses[:] = [batch.losses[mb] for mb in range(batch.n)]
         if not return_outputs:
             return None
-        return self._merge_outputs([batch.outputs[mb] for mb in range(batch.n)])
+        outputs = [batch.outputs[mb] for mb in range(batch.n)]
+        try:
+            return self._merge_outputs(outputs)
+        except (IndexError, RuntimeError):  # of different sizes; the step has counted
+            return outputs
 
     def eval(self, *args, target=None, losses=None, **options):
         """Forwards alone, with no_grad; otherwise as step()."""
