@@ -67,24 +67,23 @@ std::shared_ptr<const policy_set> distorted(std::string_view how,
 }  // namespace
 
 std::shared_ptr<const policy_set> make_reversed(std::shared_ptr<const policy_set> base) {
-  return distorted(
-      "reversed", std::move(base), [](const policy& of, stage_id, const task& t) {
-        // The last lane comes first, and within a lane the last task.
-        constexpr auto lane_size = std::numeric_limits<std::uint64_t>::max() / lanes_max;
-        const auto lane = lanes_max - 1 - of.lane_of(t);
-        return lane * lane_size + (lane_size - 1 - of.rank(t) % lane_size);
-      });
+  return distorted("reversed", std::move(base), [](const policy& of, stage_id, const task& t) {
+    // The last lane comes first, and within a lane the last task.
+    constexpr auto lane_size = std::numeric_limits<std::uint64_t>::max() / lanes_max;
+    const auto lane = lanes_max - 1 - of.lane_of(t);
+    return lane * lane_size + (lane_size - 1 - of.rank(t) % lane_size);
+  });
 }
 
 std::shared_ptr<const policy_set> make_shuffled(std::shared_ptr<const policy_set> base,
                                                 std::uint64_t seed) {
-  return distorted(
-      "shuffled", std::move(base), [seed](const policy&, stage_id stage, const task& t) {
-        const auto key = mix(seed + 0x9e3779b97f4a7c15U * (stage.value() + 1));
-        const auto kind = static_cast<std::uint64_t>(t.kind);
-        return mix(key ^ mix((std::uint64_t{t.mb.value()} << 32) |
-                             (std::uint64_t{t.chunk.value()} << 4) | kind));
-      });
+  return distorted("shuffled", std::move(base),
+                   [seed](const policy&, stage_id stage, const task& t) {
+                     const auto key = mix(seed + 0x9e3779b97f4a7c15U * (stage.value() + 1));
+                     const auto kind = static_cast<std::uint64_t>(t.kind);
+                     return mix(key ^ mix((std::uint64_t{t.mb.value()} << 32) |
+                                          (std::uint64_t{t.chunk.value()} << 4) | kind));
+                   });
 }
 
 const std::vector<policy_info>& cell_policies::known() const {

@@ -75,6 +75,8 @@ TEST_CASE("given delays are added to the costs and the jitter") {
   CHECK(with.compute(step, stage_id{1}, f1) == without.compute(step, stage_id{1}, f1) + 7'000'000);
   CHECK(with.compute(step, stage_id{0}, f1) == without.compute(step, stage_id{0}, f1));
   CHECK(with.link(step, virtual_stage_id{1}, f1) == 9'500'000);
+  CHECK(with.undisturbed().compute(step, stage_id{1}, f1) == 1'000'000);
+  CHECK(with.undisturbed().link(step, virtual_stage_id{1}, f1) == 500'000);
 }
 
 }  // namespace rrfp::simulate

@@ -56,6 +56,8 @@ TEST_CASE("messages take the time of their direction plus jitter") {
   options.jitter.link = weather::link_jitter::constant;
   options.jitter.link_mean_ms = 0.125;
   CHECK(at(stage_costs(linear(3, 1), options), make_task(task_kind::forward)) == 625'000);
+  CHECK(at(stage_costs(linear(3, 1), options).undisturbed(), make_task(task_kind::forward)) ==
+        500'000);
 }
 
 TEST_CASE("log-normal jitter: splitting W off changes no amount of work") {
@@ -68,6 +70,7 @@ TEST_CASE("log-normal jitter: splitting W off changes no amount of work") {
     CHECK(compute(costs, 1, make_task(task_kind::backward, mb)) !=
           compute(costs, 1, make_task(task_kind::weight, mb)));
   }
+  CHECK(compute(costs.undisturbed(), 1, make_task(task_kind::forward)) == 1'000'000);
 }
 
 TEST_CASE("the moving average is the paper's over F and fused BW, in the canonical order") {

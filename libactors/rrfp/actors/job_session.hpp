@@ -1,4 +1,4 @@
-/// Makes the session of a job, on one node or on several.
+/// Makes the setup of the session of a job, on one node or on several.
 #pragma once
 
 #include <cstdint>

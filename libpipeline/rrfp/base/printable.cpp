@@ -1,6 +1,6 @@
 #include <rrfp/base/printable.hpp>
 
-#include <sstream>
+#include <algorithm>
 
 namespace rrfp {
 
@@ -63,10 +63,13 @@ std::string alternatives(const std::vector<std::string>& words) {
 }
 
 std::string wrapped(std::string_view text, std::string_view prefix, std::size_t columns) {
+  constexpr std::string_view blanks = " \t\n";
   std::string out;
   std::size_t column = 0;
-  std::istringstream words{std::string{text}};
-  for (std::string word; words >> word; column += 1 + word.size()) {
+  for (auto at = text.find_first_not_of(blanks); at != text.npos;) {
+    const auto end = std::min(text.find_first_of(blanks, at), text.size());
+    const auto word = text.substr(at, end - at);
+    at = text.find_first_not_of(blanks, end);
     const bool begins = column == 0 || column + 1 + word.size() > columns;
     if (begins) {
       if (column != 0) out += "\n";
@@ -76,6 +79,7 @@ std::string wrapped(std::string_view text, std::string_view prefix, std::size_t 
       out += " ";
     }
     out += word;
+    column += 1 + word.size();
   }
   return out.empty() ? out : out + "\n";
 }

@@ -205,4 +205,11 @@ std::uint64_t stage_costs::message_bytes(step_id step, virtual_stage_id to,
   return options_.by_microbatch->message_bytes(step, lower_stage(to, t), t.mb);
 }
 
+stage_costs stage_costs::undisturbed() const {
+  auto undisturbed_options = options_;
+  undisturbed_options.jitter = {};
+  undisturbed_options.delays = nullptr;
+  return {shape_, std::move(undisturbed_options)};
+}
+
 }  // namespace rrfp::simulate

@@ -84,6 +84,9 @@ class stage_costs final : public cost_model {
   /// Maps the position in the step to the index of the loaded microbatch.
   std::vector<std::uint32_t> order_of(step_id step) const;
 
+  /// The same costs without disturbances and delays.
+  stage_costs undisturbed() const;
+
  private:
   /// What follows from all microbatches of a step.
   struct step_view {
