@@ -96,6 +96,7 @@ class Pipeline:
 
     _pipeline = None  # also if __init__ is called with wrong arguments
     _raised = None  # the last error of the runtime
+    _has_ended = False  # the program has finished or closed it
 
     def __init__(
         self,
@@ -348,6 +349,7 @@ class Pipeline:
         self._check_idle()
         self._model.divisor = 0
         self._call(self._pipeline.recover)
+        self._has_ended = False
 
     def save(self):
         """Saves a checkpoint in the background, into settings["checkpoint.dir"]."""
@@ -378,6 +380,7 @@ class Pipeline:
     def finish(self):
         """Ends the training on all processes; every process must call it. Returns steps, loss_first and loss_last."""
         self._check_idle()
+        self._has_ended = True
         summary = self._call(lambda: self._pipeline.finish())
         self._model.drop_gradients()
         return summary
@@ -388,6 +391,7 @@ class Pipeline:
         self._end()
 
     def _end(self, *why):
+        self._has_ended = True
         if self._pipeline is not None:
             self._pipeline.close(*why)
             self._model.drop_gradients()
@@ -396,7 +400,7 @@ class Pipeline:
         return self
 
     def __exit__(self, kind, error, traceback):
-        if kind is not None:
+        if kind is not None or self._has_ended:
             self._check_outside()
             return self._end(why_ended(error))
         had = self._raised

@@ -259,6 +259,14 @@ def test_an_error_at_the_end_of_a_with_block_is_raised(tmp_path):
             tmp_path.write_text("")
 
 
+@pytest.mark.parametrize("end", ["finish", "close"])
+def test_a_with_block_may_end_its_pipeline_itself(end):
+    with rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=6, optimizer=adam) as pipe:
+        x, y = rows(1)
+        pipe.step(x, target=y)
+        getattr(pipe, end)()
+
+
 def test_a_save_that_the_end_cuts_off_is_told(tmp_path):
     notes = []
     settings = {"checkpoint.dir": str(tmp_path)}
