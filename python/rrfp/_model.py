@@ -68,7 +68,6 @@ class Model:
     def before_ranks(self):
         """Also when the training goes on after a loss: other parts may be here then."""
         self.ranks = []
-        self._optimizers = []  # of the program
         self.modules = {}  # by their position in the model
         self.optimizers = []
         self.places = set()  # replica and position of each part here
@@ -122,9 +121,8 @@ class Model:
                 raise TypeError(f"expected the function to return an optimizer of torch.optim, got {text_of(made)}")
             if isinstance(made, torch.optim.LBFGS):
                 raise TypeError("expected an optimizer whose step() needs no closure, got LBFGS")
-            if any(made is other for other in self._optimizers):
+            if any(made is other for other in self.optimizers):
                 raise ValueError("expected an optimizer of its own for each stage, got the same one twice")
-            self._optimizers.append(made)
         return Optimizer(made, parameters)
 
     def tell(self):

@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import functools
 import inspect
+import itertools
 import math
 import os
 import re
@@ -144,11 +145,11 @@ class TransformerPart(torch.nn.Module):
 
     def _check_checkpoints(self, layers, hidden):
         """A reentrant checkpoint trains nothing if its input requires no gradient."""
-        if not any(_has_reentrant_checkpoints(layer) for layer in layers):
+        if not any(map(_has_reentrant_checkpoints, itertools.islice(layers, self.first, self.end))):
             return
         before = (self.model.get_submodule(name) for name in self.anatomy.before if self.is_first)
         trains = hidden.requires_grad or any(p.requires_grad for m in before for p in m.parameters())
-        if not trains and any(p.requires_grad for layer in layers for p in layer.parameters()):
+        if not trains and any(p.requires_grad for p in layers.parameters()):
             raise TypeError(_REENTRANT)
 
     def _run(self, hidden, attention_mask, position_ids, inputs):
@@ -160,7 +161,7 @@ class TransformerPart(torch.nn.Module):
         layers = self.model.get_submodule(self.anatomy.layers)
         if torch.is_grad_enabled():
             self._check_originals()
-            self._check_checkpoints([layers[i] for i in range(self.first, self.end)], hidden)
+            self._check_checkpoints(layers, hidden)
         travels = {"attention_mask": attention_mask, "position_ids": position_ids}
         kwargs = {name: value for name, value in (travels | inputs).items() if value is not None}
         if self.is_first:
