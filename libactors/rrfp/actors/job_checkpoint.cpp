@@ -65,7 +65,7 @@ std::string fingerprint_of(const safetensors::collection& weights) {
   return "xxh64 " + checkpoint::hex(sum.value());
 }
 
-std::vector<setting> identity_of(const job::job& j, std::optional<std::uint64_t> data,
+std::vector<setting> identity_of(const job::job& j, std::uint64_t data,
                                  const safetensors::collection* weights) {
   auto all = job::identity(j);
   // First, because most of the model follows from it.
@@ -73,11 +73,10 @@ std::vector<setting> identity_of(const job::job& j, std::optional<std::uint64_t>
              {"model.pretrained", weights == nullptr ? "none" : fingerprint_of(*weights)});
   // Files are identified by their contents, so they may move. Generated data is already among the
   // settings, as its seed.
-  if (!data) return all;
   const auto key = job::key_of(j.data);
   const bool is_there =
       std::any_of(all.begin(), all.end(), [&](const auto& s) { return s.key == key; });
-  if (!is_there) all.push_back({std::string{key}, "xxh64 " + checkpoint::hex(*data)});
+  if (!is_there) all.push_back({std::string{key}, "xxh64 " + checkpoint::hex(data)});
   return all;
 }
 

@@ -19,7 +19,7 @@ std::optional<checkpoint_setup> checkpoint_setup_of(const job::job& j,
 
 /// The settings that a resumed run must share with the earlier run: job::identity() and the
 /// fingerprint of its data, and the contents of model.pretrained (`weights`), which may be null.
-std::vector<setting> identity_of(const job::job& j, std::optional<std::uint64_t> data,
+std::vector<setting> identity_of(const job::job& j, std::uint64_t data,
                                  const safetensors::collection* weights);
 /// Identifies the weights of a folder: "xxh64 " and a hash of the names, dtypes, shapes, and first
 /// and last bytes of all tensors. Does not depend on how files divide them.

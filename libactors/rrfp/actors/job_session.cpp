@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/base/units.hpp>
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/simulate/conditions.hpp>
@@ -85,25 +84,20 @@ emulated_device emulation_of(const job::job& j, const shared_costs& nominal, dou
   return device;
 }
 
-result<shared_costs> costs_of(const job::job& j) {
-  std::vector<simulate::stage_costs> all;
-  for (std::uint32_t r = 0; r < j.pipeline.replicas; ++r) {
-    auto expected = plan::expected_costs(j, replica_id{r});
-    if (!expected) return expected.failure();
-    all.push_back(std::move(*expected));
-  }
-  return std::make_shared<const costs_of_replicas>(std::move(all), j.pipeline.microbatches);
-}
-
 std::vector<compute::chunk_estimate> chunks_of(const job::job& j) {
   return compute::estimate(j.model, compute::expected_layout(j.model, j.data),
                            job::layers_of_parts(j), j.pipeline.tp, j.pipeline.recompute);
 }
 
 result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& dispatch) {
-  const auto made = costs_of(j);
-  if (!made) return made.failure();
-  const auto costs = *made;
+  std::vector<simulate::stage_costs> by_replica;
+  for (std::uint32_t r = 0; r < j.pipeline.replicas; ++r) {
+    auto expected = plan::expected_costs(j, replica_id{r});
+    if (!expected) return expected.failure();
+    by_replica.push_back(*std::move(expected));
+  }
+  const auto costs =
+      std::make_shared<const costs_of_replicas>(std::move(by_replica), j.pipeline.microbatches);
   const auto nominal = std::make_shared<const costs_of_replicas>(costs->undisturbed());
   session_setup setup;
   setup.shape = dispatch.shape;
@@ -162,11 +156,8 @@ result<session_setup> make_session_setup(const job::job& j, const policy_registr
   auto made = setup_for(j, *dispatch);
   if (!made) return made;
   auto& setup = *made;
-  if (model != nullptr) {
+  if (model != nullptr)
     if (auto complete = model->complete(setup); !complete) return complete.failure();
-  } else {
-    setup.checkpoint = checkpoint_setup_of(j, identity_of(j, std::nullopt, nullptr));
-  }
   if (setup.slot_bytes) return made;
   setup.slot_bytes = [chunks = chunks_of(j), shape = dispatch->shape](step_id, replica_id,
                                                                       stage_id s, microbatch_id) {
