@@ -211,8 +211,7 @@ result<job::job> load(const command_options& options, bool tells_notes) {
 }
 
 void run_node_program(const node_program& of, int argc, char** argv) {
-  run_program(of.name, argc, argv,
-              [&of](int count, char** words) { return run(of, count, words); });
+  run_program(of.name, argc, argv, std::bind_front(run, std::cref(of)));
 }
 
 }  // namespace rrfp::apps

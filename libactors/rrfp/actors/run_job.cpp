@@ -305,9 +305,9 @@ std::unique_ptr<job_member> job_member::make(job_on_nodes j, job_program& progra
 }
 
 job_outcome run_job(job_on_nodes j, job_program& program) {
-  const auto member = job_member::make(std::move(j), program);
-  while (member->begin()) member->end(program.train(member->run(), member->session()));
-  return member->outcome();
+  member_of_job member{std::move(j), program};
+  while (member.begin()) member.end(program.train(member.run(), member.session()));
+  return member.outcome();
 }
 
 }  // namespace rrfp::actors

@@ -64,14 +64,6 @@ status choose_checkpoint(run_start& s, std::span<const opened_run> runs) {
   return success();
 }
 
-recovery_point choose_point(std::span<const recovery_report> reports,
-                            std::span<const opened_run> runs) {
-  std::vector<std::uint32_t> ranks;
-  for (const auto& run : runs)
-    ranks.push_back(run.options.pipeline.stages * run.options.pipeline.tp);
-  return choose_recovery_point(reports, ranks);
-}
-
 /// Nodes that read different files would train on a mixture of them.
 status check_data(std::span<const node_contribution> contributions, std::size_t run,
                   const job::job& j) {
@@ -119,7 +111,10 @@ result<std::vector<node_start>> begin_with(run_start& s,
       return error{"protocol error: nodes have different runs", error_kind::failed};
     of_recovery.push_back(contribution.recovery);
   }
-  s = begin_at(choose_point(of_recovery, runs), runs);
+  std::vector<std::uint32_t> ranks;
+  for (const auto& run : runs)
+    ranks.push_back(run.options.pipeline.stages * run.options.pipeline.tp);
+  s = begin_at(choose_recovery_point(of_recovery, ranks), runs);
   const auto& j = runs[std::min(s.number, runs.size() - 1)].options;
   if (s.number < runs.size())
     if (auto same = check_data(contributions, s.number, j); !same) return same.failure();
@@ -138,7 +133,9 @@ result<run_start> agree_on_start(membership* members, std::span<const opened_run
                                  const recovery_report& mine) {
   run_start s;
   if (members == nullptr) {
-    s = begin_at(choose_point({&mine, 1}, runs), runs);
+    recovery_point next;  // there is no loss that it could go on from
+    next.finished = mine.finished;
+    s = begin_at(std::move(next), runs);
     auto chosen = choose_checkpoint(s, runs);
     return chosen ? result<run_start>{std::move(s)} : chosen.failure();
   }
