@@ -37,19 +37,12 @@ std::function<std::uint64_t(step_id, replica_id, microbatch_id)> slot_bytes_of(
   };
 }
 
-result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup& setup,
-                                                            const rank_place& place) {
-  const auto& at = place.address;
-  if (setup.emulated) {
-    return std::shared_ptr<compute::rank_compute>{std::make_shared<emulated_compute>(
-        setup.shape, at.stage,
-        emulated_model{setup.emulated->message_bytes, setup.emulated->tokens, at.replica,
-                       slot_bytes_of(setup, at.stage)})};
-  }
-  auto made = setup.make_compute(setup, place);
-  if (made && *made == nullptr)
-    return error{fmt::format("stage {}: make_compute returned null", at.stage.value())};
-  return made;
+std::shared_ptr<compute::rank_compute> make_emulated(const session_setup& setup,
+                                                     const rank_address& at) {
+  return std::make_shared<emulated_compute>(
+      setup.shape, at.stage,
+      emulated_model{setup.emulated->message_bytes, setup.emulated->tokens, at.replica,
+                     slot_bytes_of(setup, at.stage)});
 }
 
 /// The time limit of collectives: longer than hang_timeout_s, so that a hang ends with a report of
@@ -159,11 +152,20 @@ status hosted_parts::make_stage(rank_address of, bool forwards_in_order) {
 status hosted_parts::make_rank(rank_address address, rank_collectives groups) {
   const auto stage = address.stage;
   if (with_memory_) groups = with_memory_->join(address, groups);
-  auto& counters = count_rank(address, groups);
-  const auto& watch = watches_.back();
+  auto& counters = counters_->ranks.emplace_back();
+  counters.at = address;
+  const auto watch_of = [&](const auto& group) {
+    return group ? std::make_shared<collective_watch>(counters) : nullptr;
+  };
+  const rank_watch watch{address, watch_of(groups.stage), watch_of(groups.replicas)};
+  watches_.push_back(watch);
   auto group = groups.stage ? make_collective_group(groups.stage, watch.stage) : nullptr;
-  auto compute = make_compute(setup_, {address, std::move(group), with_memory_.get()});
+  auto compute = setup_.emulated
+                     ? make_emulated(setup_, address)
+                     : setup_.make_compute(setup_, {address, std::move(group), with_memory_.get()});
   if (!compute) return compute.failure();
+  if (*compute == nullptr)
+    return error{fmt::format("stage {}: make_compute returned null", stage.value())};
   if (auto restored = restore(**compute, stage); !restored) return restored;
   sides_[stage] = (*compute)->tied_side();
   devices_.push_back(
@@ -172,16 +174,6 @@ status hosted_parts::make_rank(rank_address address, rank_collectives groups) {
   parts_.ranks.push_back({address, stage, std::move(*compute), std::move(groups),
                           devices_.back().get(), &counters, watch.replicas});
   return success();
-}
-
-metrics::rank_counters& hosted_parts::count_rank(rank_address a, const rank_collectives& groups) {
-  auto& counters = counters_->ranks.emplace_back();
-  counters.at = a;
-  const auto watch = [&](const auto& group) {
-    return group ? std::make_shared<collective_watch>(counters) : nullptr;
-  };
-  watches_.push_back({a, watch(groups.stage), watch(groups.replicas)});
-  return counters;
 }
 
 hosted_parts::members hosted_parts::group_of(

@@ -63,7 +63,6 @@ class hosted_parts {
   /// Group `id` of `size` ranks; null for members on other nodes.
   members group_of(std::uint32_t id, std::uint32_t size,
                    const std::function<rank_address(std::uint32_t)>& address_of);
-  metrics::rank_counters& count_rank(rank_address a, const rank_collectives& groups);
   std::unique_ptr<device> make_device(std::string name, rank_address address);
   /// The ranks that came here because their node is absent share the device of the one that is here
   /// in another replica.

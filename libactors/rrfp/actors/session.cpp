@@ -19,24 +19,12 @@ namespace rrfp::actors {
 
 namespace {
 
-/// The task whose input a message carries, and its virtual stage; nothing for messages without
-/// injected delays.
-std::optional<std::pair<virtual_stage_id, task>> input_task_of(const pipeline_shape& shape,
-                                                               const message_header& h) {
-  if (!is_input(h.kind) || h.from.stage == h.to.stage) return std::nullopt;
+/// The injected delay of a message, in milliseconds; only inputs from other stages have one.
+double delay_of(const session_setup& setup, const message_header& h) {
+  if (!is_input(h.kind) || h.from.stage == h.to.stage) return 0;
   const auto kind = h.kind == payload::activation ? task_kind::forward : task_kind::backward;
-  return std::pair{shape.virtual_stage(h.to.stage, h.chunk), task{kind, h.mb, h.chunk}};
-}
-
-/// Delays messages as the job says.
-std::unique_ptr<transport> with_delays(const session_setup& setup,
-                                       std::unique_ptr<transport> wire) {
-  if (!setup.delays.link) return wire;
-  return make_delaying_transport(
-      std::move(wire), [shape = setup.shape, link = setup.delays.link](const message_header& h) {
-        const auto t = input_task_of(shape, h);
-        return t ? link(h.step, t->first, h.to, t->second) : 0.0;
-      });
+  return setup.delays.link(h.step, setup.shape.virtual_stage(h.to.stage, h.chunk), h.to,
+                           {kind, h.mb, h.chunk});
 }
 
 class open_session final : public session {
@@ -225,8 +213,9 @@ class open_session final : public session {
     }
     if (setup_.wrap_transport) wire = setup_.wrap_transport(std::move(wire));
     if (wire == nullptr) return error{"wrap_transport returned null", error_kind::failed};
-    context.wire = with_delays(setup_, std::move(wire));
-    if (setup_.wrap_outputs) context.wire = setup_.wrap_outputs(std::move(context.wire));
+    if (setup_.delays.link)
+      wire = make_delaying_transport(std::move(wire), std::bind_front(delay_of, std::cref(setup_)));
+    context.wire = setup_.wrap_outputs ? setup_.wrap_outputs(std::move(wire)) : std::move(wire);
     if (context.copies)
       context.wire->bind(copies_at(node()), [copies = context.copies.get()](message m) {
         copies->on_piece(std::move(m));

@@ -12,8 +12,8 @@ namespace rrfp::actors {
 
 namespace {
 
-result<std::shared_ptr<compute::rank_compute>> make_rank(const session_setup& setup,
-                                                         const torch_model& model,
+result<std::shared_ptr<compute::rank_compute>> make_rank(const torch_model& model,
+                                                         const session_setup& setup,
                                                          const rank_place& place) {
   const auto& [stage, rank, replica] = place.address;
   const auto& shape = setup.shape;
@@ -38,10 +38,7 @@ result<std::shared_ptr<compute::rank_compute>> make_rank(const session_setup& se
 
 void train(session_setup& setup, torch_model model) {
   setup.names_parameters = true;
-  setup.make_compute = [model = std::move(model)](const session_setup& of,
-                                                  const rank_place& place) {
-    return make_rank(of, model, place);
-  };
+  setup.make_compute = std::bind_front(make_rank, std::move(model));
 }
 
 void compute_on(session_setup& setup, accelerated_devices devices) {
