@@ -33,7 +33,7 @@ stage_supervisor::stage_supervisor(caf::actor_config& config, stage_parts parts,
 
 caf::behavior stage_supervisor::make_behavior() {
   return {
-      [this](stage_ranks& m) { on_stage_ranks(m); },
+      [this](stage_ranks& m) { ranks_ = std::move(m.ranks); },
       [this](const restore_state& m) { send_to_ranks(m); },
       [this](const state_restored& m) { post(job_, m); },
       [this](const begin_step& m) { guarded([&] { begin(m); }); },
@@ -87,11 +87,6 @@ void stage_supervisor::guarded(Work work) {
   } catch (...) {
     fail("threw an object that is not a std::exception");
   }
-}
-
-void stage_supervisor::on_stage_ranks(stage_ranks& m) {
-  RRFP_CHECK(m.ranks.size() == core_.config().ranks, "every rank of the stage is hosted");
-  ranks_ = std::move(m.ranks);
 }
 
 void stage_supervisor::begin(const begin_step& m) {
@@ -201,8 +196,7 @@ void stage_supervisor::count_behind() {
 
 void stage_supervisor::choose() {
   if (phase_ != stage_phase::running) return;
-  if (context_->setup.record_transcripts) transcript_.push_back(to_line(decide{}));
-  for (const auto& a : core_.on(decide{})) {
+  for (const auto& a : notify_core(decide{})) {
     if (context_->setup.record_transcripts) transcript_.push_back(to_line(a));
     std::visit([this](const auto& x) { perform(x); }, a);
   }
@@ -332,9 +326,9 @@ std::string stage_supervisor::describe(const stage_state& s) const {
          rest;
 }
 
-void stage_supervisor::notify_core(const event& e) {
+std::span<const action> stage_supervisor::notify_core(const event& e) {
   if (context_->setup.record_transcripts) transcript_.push_back(to_line(e));
-  core_.on(e);
+  return core_.on(e);
 }
 
 void stage_supervisor::request_decision() {

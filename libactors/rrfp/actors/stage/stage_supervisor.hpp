@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,6 @@ class stage_supervisor : public actor_base, public runs_anywhere {
   void on_exit() override { ranks_.clear(); }
 
  private:
-  void on_stage_ranks(stage_ranks& m);
   void begin(const begin_step& m);
   /// Divides W no finer than the launches of the last step were cheap; 0: as the policy wants.
   std::uint32_t pieces_of_next_step() const;
@@ -68,7 +68,8 @@ class stage_supervisor : public actor_base, public runs_anywhere {
   /// The stage's part of the node's hang report.
   std::string full_report() const;
 
-  void notify_core(const event& e);
+  /// Returns what stage_core::on() does.
+  std::span<const action> notify_core(const event& e);
   void request_decision();
   template <class Message>
   void send_to_ranks(const Message& m);
