@@ -76,18 +76,13 @@ status hosted_parts::make() {
     for (std::uint32_t s = 0; s < setup_.shape.stages; ++s) {
       const replica_id replica{d};
       const stage_id stage{s};
-      const auto of_stage =
-          group_of(d * setup_.shape.stages + s, setup_.ranks, [&](std::uint32_t r) {
-            return rank_address{stage, rank_id{r}, replica};
-          });
+      const auto of_stage = group_of(d * setup_.shape.stages + s, setup_.ranks,
+                                     {stage, rank_id{0}, replica}, &rank_address::rank);
       for (std::uint32_t r = 0; r < setup_.ranks; ++r) {
-        if (d == 0)
-          of_replicas[{s, r}] =
-              group_of((setup_.replicas + r) * setup_.shape.stages + s, setup_.replicas,
-                       [&](std::uint32_t other) {
-                         return rank_address{stage, rank_id{r}, replica_id{other}};
-                       });
         const rank_address address{stage, rank_id{r}, replica};
+        if (d == 0)
+          of_replicas[{s, r}] = group_of((setup_.replicas + r) * setup_.shape.stages + s,
+                                         setup_.replicas, address, &rank_address::replica);
         if (!hosts(address)) continue;
         if (auto made = make_rank(address, {of_stage[r], of_replicas[{s, r}][d]}); !made)
           return made;
@@ -176,14 +171,15 @@ status hosted_parts::make_rank(rank_address address, rank_collectives groups) {
   return success();
 }
 
-hosted_parts::members hosted_parts::group_of(
-    std::uint32_t id, std::uint32_t size,
-    const std::function<rank_address(std::uint32_t)>& address_of) {
+template <class Id>
+hosted_parts::members hosted_parts::group_of(std::uint32_t id, std::uint32_t size,
+                                             rank_address member, Id rank_address::*numbered) {
   std::vector<rank_address> all;
   std::vector<bool> here;
   for (std::uint32_t i = 0; i < size; ++i) {
-    all.push_back(address_of(i));
-    here.push_back(hosts(all.back()));
+    member.*numbered = Id{i};
+    all.push_back(member);
+    here.push_back(hosts(member));
   }
   return groups_.make(id, all, here);
 }

@@ -2,7 +2,6 @@
 /// collectives and counters.
 #pragma once
 
-#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -60,9 +59,11 @@ class hosted_parts {
   /// The supervisor of a stage, where its first rank is.
   status make_stage(rank_address of, bool forwards_in_order);
   status make_rank(rank_address address, rank_collectives groups);
-  /// Group `id` of `size` ranks; null for members on other nodes.
-  members group_of(std::uint32_t id, std::uint32_t size,
-                   const std::function<rank_address(std::uint32_t)>& address_of);
+  /// Group `id` of the ranks whose addresses are like that of `member`, but `numbered` from 0; null
+  /// for those on other nodes.
+  template <class Id>
+  members group_of(std::uint32_t id, std::uint32_t size, rank_address member,
+                   Id rank_address::*numbered);
   std::unique_ptr<device> make_device(std::string name, rank_address address);
   /// The ranks that came here because their node is absent share the device of the one that is here
   /// in another replica.
