@@ -167,17 +167,16 @@ class open_session final : public session {
 
   std::shared_ptr<run_context> make_context(const cluster_link* link,
                                             std::chrono::steady_clock::time_point start) const {
-    const auto nodes = cluster_ ? cluster_->places.nodes() : 1;
     const auto context = std::make_shared<run_context>(
         setup_, node(),
         [this](const rank_address& a) {
           return cluster_->places.node_of(a.replica, a.stage, a.rank);
         },
         link != nullptr ? link->actor_message_sender() : nullptr,
-        message_ranges{setup_.shape, setup_.ranks, setup_.replicas, nodes,
-                       setup_.checkpoint.has_value(), setup_.recovery.has_value(), leader()});
-    context->nodes = nodes;
-    if (cluster_) context->absent = cluster_->start.absent;
+        message_ranges{setup_.shape, setup_.ranks, setup_.replicas,
+                       cluster_ ? cluster_->places.nodes() : 1, setup_.checkpoint.has_value(),
+                       setup_.recovery.has_value(), leader()});
+    if (cluster_) context->in_cluster = &*cluster_;
     context->start = start;
     context->counters = counters_;
     context->watches = hosted_.watches();
@@ -224,16 +223,6 @@ class open_session final : public session {
     return success();
   }
 
-  void report(const straggler& s, std::uint64_t step) const {
-    if (!setup_.on_straggler) return;
-    straggler_report r{s, step, {}};
-    if (cluster_)
-      for (const auto rank : s.ranks)
-        r.nodes.push_back(cluster_->places.node_of(s.replica, s.stage, rank));
-    r.nodes.erase(std::unique(r.nodes.begin(), r.nodes.end()), r.nodes.end());
-    setup_.on_straggler(r);
-  }
-
   run_result ended_early(const error& why) const {
     run_result nothing{.how = end_of(why.kind), .message = why.message};
     nothing.summary.stages.resize(setup_.shape.stages);
@@ -258,9 +247,7 @@ class open_session final : public session {
     caf::actor job;
     if (leads) {
       job = system.spawn<job_actor, caf::detached>(
-          job_setup{context, cluster_ ? cluster_->places.devices() : std::vector<std::uint32_t>{},
-                    [this](const straggler& s, std::uint64_t step) { report(s, step); },
-                    [&](run_result r) { job_over.set_value(std::move(r)); }});
+          context, [&](run_result r) { job_over.set_value(std::move(r)); });
       context->actors.bind({actor_kind::job}, job);
     }
     const auto node = system.spawn<node_actor>(host(system, std::move(parts), context),

@@ -33,8 +33,7 @@ struct run_context {
 
   const session_setup& setup;
   directory actors;
-  std::uint32_t nodes = 1;
-  std::vector<node_id> absent;  ///< the job has gone on without these nodes
+  const cluster* in_cluster = nullptr;  ///< null: this process hosts everything
   std::unique_ptr<transport> wire;
   compute_thread* saver = nullptr;             ///< writes checkpoints; null: none are made
   std::shared_ptr<copy_exchange> copies;       ///< for recovery; null: none are made
@@ -45,6 +44,7 @@ struct run_context {
   /// Watches of the same ranks, in the same order.
   std::vector<rank_watch> watches;
 
+  std::uint32_t nodes() const { return in_cluster != nullptr ? in_cluster->places.nodes() : 1; }
   /// Nanoseconds since the run began, on the clock of node 0.
   std::int64_t now() const {
     return std::chrono::nanoseconds{std::chrono::steady_clock::now() - start}.count();

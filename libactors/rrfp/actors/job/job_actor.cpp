@@ -39,8 +39,9 @@ job_core_options core_options(const run_context& context, const recovery_setup* 
   o.stages = setup.shape.stages;
   o.ranks = setup.ranks;
   o.replicas = setup.replicas;
-  o.nodes = context.nodes;
-  o.absent = static_cast<std::uint32_t>(context.absent.size());
+  o.nodes = context.nodes();
+  if (const auto* c = context.in_cluster)
+    o.absent = static_cast<std::uint32_t>(c->start.absent.size());
   o.first_step = setup.first_step();
   o.steps = setup.train.steps;
   o.on_request = setup.on_request;
@@ -58,23 +59,25 @@ job_core_options core_options(const run_context& context, const recovery_setup* 
                 .evaluations = totals.evaluations() * (o.evaluation ? o.evaluation->batches : 0)};
   o.hang_timeout_s = setup.hang_timeout_s;
   // In one process no loss can be the cause.
-  o.loss_ms = context.nodes > 1 ? static_cast<std::uint32_t>(unexplained_loss_time.count()) : 0;
+  o.loss_ms = context.nodes() > 1 ? static_cast<std::uint32_t>(unexplained_loss_time.count()) : 0;
   return o;
 }
 
 }  // namespace
 
-job_actor::job_actor(caf::actor_config& config, job_setup job)
+job_actor::job_actor(caf::actor_config& config, std::shared_ptr<run_context> context,
+                     std::function<void(run_result)> on_end)
     : actor_base(config),
-      context_(std::move(job.context)),
+      context_(std::move(context)),
       setup_(context_->setup),
       recovery_(recovery_of(*context_)),
-      on_straggler_(std::move(job.on_straggler)),
-      on_end_(std::move(job.on_end)),
+      on_end_(std::move(on_end)),
       totals_(totals_of(setup_, recovery_)),
       late_(setup_.replicas, setup_.shape.stages, setup_.ranks, context_->counters->job.late),
-      planner_(
-          {setup_.replicas, setup_.shape.stages, std::move(job.devices), setup_.measures_shares}),
+      planner_({setup_.replicas, setup_.shape.stages,
+                context_->in_cluster != nullptr ? context_->in_cluster->places.devices()
+                                                : std::vector<std::uint32_t>{},
+                setup_.measures_shares}),
       core_(core_options(*context_, recovery_, totals_)) {
   // Not through the core, which may have ended the run in the event whose actions threw.
   on_exception(this, [this](const std::string& why) {
@@ -127,9 +130,10 @@ void job_actor::on_exit() {
 // ---- events
 
 void job_actor::find_actors() {
-  for (std::uint32_t n = 0; n < context_->nodes; ++n)
-    if (std::ranges::count(context_->absent, node_id{n}) == 0)
-      nodes_.emplace(node_id{n}, context_->actors.node(node_id{n}));
+  for (std::uint32_t n = 0; n < context_->nodes(); ++n)
+    nodes_.emplace(node_id{n}, context_->actors.node(node_id{n}));
+  if (context_->in_cluster != nullptr)
+    for (const auto absent : context_->in_cluster->start.absent) nodes_.erase(absent);
   for (std::uint32_t d = 0; d < setup_.replicas; ++d)
     for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
       stages_.push_back({replica_id{d}, stage_id{s},
@@ -207,6 +211,16 @@ bool job_actor::is_defined(std::uint32_t microbatches) {
   return known->second;
 }
 
+void job_actor::report(const straggler& s, std::uint64_t step) const {
+  if (!setup_.on_straggler) return;
+  straggler_report r{s, step, {}};
+  if (context_->in_cluster != nullptr)
+    for (const auto rank : s.ranks)
+      r.nodes.push_back(context_->in_cluster->places.node_of(s.replica, s.stage, rank));
+  r.nodes.erase(std::unique(r.nodes.begin(), r.nodes.end()), r.nodes.end());
+  setup_.on_straggler(r);
+}
+
 void job_actor::observe() {
   std::vector<double> work(setup_.replicas);
   std::vector<share_planner::stage_time> times;
@@ -234,7 +248,7 @@ void job_actor::carry_out(const job_action::finish_step& a) {
     auto share = context_->counters->job.shares.begin();
     for (std::uint32_t r = 0; r < setup_.replicas; ++r) (share++)->set(shares_.of(replica_id{r}));
     if (summary.purpose == compute::step_purpose::training) observe();
-    for (const auto& s : late_.add(totals_.outcomes())) on_straggler_(s, summary.step);
+    for (const auto& s : late_.add(totals_.outcomes())) report(s, summary.step);
   }
   if (summary.purpose == compute::step_purpose::evaluation) {
     if (!setup_.on_request) return finish_batch();

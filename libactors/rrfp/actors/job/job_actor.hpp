@@ -25,18 +25,12 @@
 
 namespace rrfp::actors {
 
-struct job_setup {
-  std::shared_ptr<run_context> context;
-  std::vector<std::uint32_t> devices;  ///< as in share_planner_options
-  /// `step`: complete steps.
-  std::function<void(const straggler&, std::uint64_t step)> on_straggler;
-  /// Called once, at the end, before the nodes are notified. Nothing else is called after it.
-  std::function<void(run_result)> on_end;
-};
-
 class job_actor : public actor_base {
  public:
-  job_actor(caf::actor_config& config, job_setup setup);
+  /// `on_end` is called once, at the end, before the nodes are notified. Nothing else is called
+  /// after it.
+  job_actor(caf::actor_config& config, std::shared_ptr<run_context> context,
+            std::function<void(run_result)> on_end);
 
   caf::behavior make_behavior() override;
   /// Job and stages refer to each other; this breaks the reference cycle.
@@ -77,6 +71,8 @@ class job_actor : public actor_base {
 
   /// Whether the policies of all stages are defined for so many microbatches.
   bool is_defined(std::uint32_t microbatches);
+  /// `step`: complete steps.
+  void report(const straggler& s, std::uint64_t step) const;
   /// What the planner learns from a step that trains.
   void observe();
   void finish_batch();
@@ -90,7 +86,6 @@ class job_actor : public actor_base {
   const std::shared_ptr<run_context> context_;
   const session_setup& setup_;
   const recovery_setup* const recovery_;  ///< null: no copies for recovery
-  const std::function<void(const straggler&, std::uint64_t step)> on_straggler_;
   const std::function<void(run_result)> on_end_;
   run_totals totals_;
   late_ranks late_;
