@@ -22,9 +22,8 @@ namespace {
 /// A job of the command line, read and checked.
 struct ready_job {
   job::job job;
-  std::vector<job::job> runs;
-  command_options options;                 ///< `reports` names the folder, if there is one
-  std::vector<actors::opened_run> opened;  ///< `runs`
+  command_options options;  ///< `reports` names the folder, if there is one
+  std::vector<actors::opened_run> runs;
   std::optional<http_address> metrics;
 };
 
@@ -56,22 +55,22 @@ result<ready_job> prepare(const command_options& options, std::uint32_t nodes, b
                           bool tells_notes) {
   auto loaded = load(options, tells_notes);
   if (!loaded) return loaded.failure();
-  ready_job ready{*std::move(loaded), {}, options, {}, {}};
-  ready.runs = job::variants(ready.job);
-  if (auto enough = actors::check_threads(ready.runs[0], nodes); !enough) return enough.failure();
+  ready_job ready{*std::move(loaded), options, {}, {}};
+  const auto runs = job::variants(ready.job);
+  if (auto enough = actors::check_threads(runs[0], nodes); !enough) return enough.failure();
   auto reports = reports_folder(options);
   if (!reports) return reports.failure();
   ready.options.reports = *std::move(reports);
   if (writes) {
-    if (auto apart = check_distinct({ready.runs[0].source},
+    if (auto apart = check_distinct({ready.job.source},
                                     {{"--json", options.json}, {"--trace", options.trace}});
         !apart)
       return apart.failure();
     if (auto can = check_output("--trace", options.trace); !can) return can.failure();
   }
-  auto opened = open_runs(ready.runs, nodes);
+  auto opened = open_runs(runs, nodes);
   if (!opened) return opened.failure();
-  ready.opened = *std::move(opened);
+  ready.runs = *std::move(opened);
   if (!options.metrics.empty()) {
     auto at = parse_http_address(options.metrics);
     if (!at) return at.failure();
@@ -94,9 +93,10 @@ int train(ready_job ready, interrupt_watch& interrupts, node_seat seat,
   const auto framework = make_framework();
   // A launcher starts a node again only when its process has ended, so that one may join again.
   const bool is_fenced = !seat.join.launched;
-  training course{ready.runs, ready.options, board, interrupts, std::move(seat)};
+  training course{ready.runs[0].options.recovery, ready.options, board, interrupts,
+                  std::move(seat)};
   const auto outcome = actors::run_job(
-      {ready.job, std::move(ready.opened), std::move(place), framework.get(), is_fenced}, course);
+      {ready.job, std::move(ready.runs), std::move(place), framework.get(), is_fenced}, course);
   return course.end(ready.job, outcome);
 }
 
@@ -109,7 +109,7 @@ int run_command(const command_options& options) {
   if (options.local_nodes == 1) return train(*std::move(ready), interrupts, {}, {});
   if (auto enough = actors::check_descriptors(options.local_nodes); !enough)
     return end_with(enough.failure());
-  ready->opened.clear();  // each node opens its own
+  ready->runs.clear();  // each node opens its own
   return launch_nodes(ready->options, ready->job, ready->metrics, interrupts);
 }
 
@@ -126,7 +126,7 @@ int join_command(const command_options& options, const join_options& join) {
   const bool is_first = place->node == node_id{0};
   auto ready = prepare(options, place->nodes, is_first, is_first && !join.launched);
   if (!ready) return end_with(ready.failure());
-  const auto places = plan::node_places::make(ready->runs[0], place->nodes);
+  const auto places = plan::node_places::make(ready->runs[0].options, place->nodes);
   return train(*std::move(ready), interrupts,
                {join, place->node, place->nodes, places->describe(place->node)}, *place);
 }

@@ -78,9 +78,9 @@ void waiting_lines::note(const std::string& text) {
   complain("{}", text);
 }
 
-training::training(std::vector<job::job> runs, command_options options, metrics::board& board,
-                   interrupt_watch& interrupts, node_seat seat)
-    : runs_(std::move(runs)),
+training::training(const job::recovery_options& recovery, command_options options,
+                   metrics::board& board, interrupt_watch& interrupts, node_seat seat)
+    : recovery_(recovery),
       options_(std::move(options)),
       board_(board),
       interrupts_(interrupts),
@@ -284,12 +284,10 @@ void training::report(const actors::run_end& end) const {
     case actors::aftermath::fenced:
       return complain("{}{}; it ends, because another process may have its place", prefix,
                       r.message);
-    case actors::aftermath::joins_again: {
-      const auto& recovery = runs_.front().recovery;
+    case actors::aftermath::joins_again:
       if (!reports(end)) return;
       return complain("{}{}; waiting up to {:g} s for all nodes (restart {} of {})", prefix,
-                      r.message, recovery.hold_s, end.totals.restarts, recovery.max_restarts);
-    }
+                      r.message, recovery_.hold_s, end.totals.restarts, recovery_.max_restarts);
     case actors::aftermath::over:
       if (r.how != actors::ending::done && reports(end))
         complain("{}{}", prefix, cause_of(r, end.node.leads()));
@@ -327,12 +325,11 @@ void training::end_held_run(actors::ending how) {
   write_outputs(how);
 }
 
-void training::take_over(std::size_t number, const actors::run_summary& summary,
+void training::take_over(const job::job& j, const actors::run_summary& summary,
                          const actors::job_node& node) {
   actors::run_result done;
   done.how = actors::ending::done;
   done.summary = summary;
-  const auto& j = runs_[number];
   // Node 0 may have been lost before it wrote this line; twice is better than never.
   if (open_log(node, true)) log_->summary(j, done);
   finished_.push_back({j, summary});

@@ -44,7 +44,7 @@ class training : public actors::job_program {
  public:
   /// `options`: its outputs; `reports` is a folder or empty. `board`: where the runs publish their
   /// counters.
-  training(std::vector<job::job> runs, command_options options, metrics::board& board,
+  training(const job::recovery_options& recovery, command_options options, metrics::board& board,
            interrupt_watch& interrupts, node_seat seat);
   ~training() override;
 
@@ -58,7 +58,7 @@ class training : public actors::job_program {
   void on_waiting(const std::string& text) override;
   bool has_joined(bool well) override;
   void on_agreed(const actors::job_node& node, const recovery_point& from) override;
-  void take_over(std::size_t number, const actors::run_summary& summary,
+  void take_over(const job::job& j, const actors::run_summary& summary,
                  const actors::job_node& node) override;
   status prepare(const actors::begun_run& begun, actors::session_setup& setup) override;
   actors::run_result train(const actors::begun_run& begun, actors::session& session) override;
@@ -82,7 +82,7 @@ class training : public actors::job_program {
   /// Writes the outputs if the job has ended while it waited for a replacement.
   void end_held_run(actors::ending how);
 
-  const std::vector<job::job> runs_;
+  const job::recovery_options recovery_;
   const command_options options_;
   metrics::board& board_;
   interrupt_watch& interrupts_;

@@ -164,7 +164,7 @@ class member_of_job final : public job_member {
     for (auto n = report_.finished.size(); n < from.finished.size(); ++n) {
       run_summary done;
       if (auto summary = summary_of(from.finished[n])) done = *std::move(summary);
-      program_.take_over(n, done, node_);
+      program_.take_over(job_.runs[n].options, done, node_);
       finish_run(from.finished[n]);
     }
     if (!from.has_copies()) copies_->clear();

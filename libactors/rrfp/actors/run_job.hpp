@@ -107,8 +107,8 @@ class job_program {
 
   /// All nodes have joined and agreed where the job begins or goes on.
   virtual void on_agreed(const job_node&, const recovery_point&) {}
-  /// Run `number` has ended on the other nodes while this process was not there.
-  virtual void take_over(std::size_t /*number*/, const run_summary&, const job_node&) {}
+  /// The run has ended on the other nodes while this process was not there.
+  virtual void take_over(const job::job& /*run*/, const run_summary&, const job_node&) {}
 
   /// Sets the hooks of a session, and opens what the program needs for it. Error: all nodes end.
   virtual status prepare(const begun_run&, session_setup&) { return success(); }
