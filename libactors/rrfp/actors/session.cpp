@@ -9,7 +9,7 @@
 #include <rrfp/actors/stage/node_actor.hpp>
 #include <rrfp/base/check.hpp>
 #include <rrfp/base/step_name.hpp>
-#include <rrfp/compute/compute_error.hpp>
+#include <rrfp/compute/user_functions.hpp>
 #include <rrfp/device/compute_thread.hpp>
 
 #include "cluster_link.hpp"
@@ -36,7 +36,10 @@ class open_session final : public session {
         counters_(hosted_.counters()) {}
 
   status build() {
-    const auto told = make_ranks();
+    const auto made = setup_.ready ? caught([&] { return hosted_.make(); }) : setup_.ready;
+    const auto told = !made         ? result<std::string>{made.failure()}
+                      : setup_.tell ? setup_.tell()
+                                    : std::string{};
     if (cluster_) {
       auto opened = cluster_link::open(*cluster_, setup_, hosted_, told);
       if (!opened) return opened.failure();
@@ -151,16 +154,6 @@ class open_session final : public session {
   }
 
  private:
-  /// Returns what this process tells the others.
-  result<std::string> make_ranks() {
-    if (!setup_.ready) return setup_.ready.failure();
-    try {
-      if (auto made = hosted_.make(); !made) return made.failure();
-    } catch (const std::exception& e) {
-      return error{compute::first_line_of(e), error_kind::failed};
-    }
-    return setup_.tell ? setup_.tell() : std::string{};
-  }
   node_id node() const { return cluster_ ? cluster_->members->node() : node_id{0}; }
   node_id leader() const { return cluster_ ? cluster_->members->leader() : node_id{0}; }
   bool leads() const { return node() == leader(); }
