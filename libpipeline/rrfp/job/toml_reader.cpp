@@ -53,21 +53,6 @@ std::vector<entry> flatten(const toml::table& root, std::span<const std::string_
   return entries;
 }
 
-document document_of(const toml::table& root, std::span<const std::string_view> lists) {
-  document doc;
-  std::vector<std::string_view> found;
-  for (const auto name : lists) {
-    auto& list = doc.lists.emplace_back();
-    const auto* node = root.get(name);
-    if (node == nullptr || !node->is_array_of_tables()) continue;
-    found.push_back(name);
-    for (const auto& table : *node->as_array())
-      list.push_back({flatten(*table.as_table(), {}), table.source().begin.line});
-  }
-  doc.entries = flatten(root, found);
-  return doc;
-}
-
 /// Deeper than any job or experiment. The library limits nested brackets but not the parts of a
 /// key, and frees its tables recursively: a key of a hundred thousand parts would overflow the
 /// stack.
@@ -166,12 +151,25 @@ result<document> read_toml(std::string_view text, const std::string& source,
     return wrong_at(deep->line, deep->column,
                     "expected tables, arrays and keys of at most " + std::to_string(depth_max) +
                         " levels, got more");
+  toml::table root;
   try {
-    return document_of(toml::parse(text, source), lists);
+    root = toml::parse(text, source);
   } catch (const toml::parse_error& e) {
     const auto at = e.source().begin;
     return wrong_at(at.line, at.column, printable(e.description(), description_bytes_max));
   }
+  document doc;
+  std::vector<std::string_view> found;
+  for (const auto name : lists) {
+    auto& list = doc.lists.emplace_back();
+    const auto* node = root.get(name);
+    if (node == nullptr || !node->is_array_of_tables()) continue;
+    found.push_back(name);
+    for (const auto& table : *node->as_array())
+      list.push_back({flatten(*table.as_table(), {}), table.source().begin.line});
+  }
+  doc.entries = flatten(root, found);
+  return doc;
 }
 
 std::optional<value> read_value(const std::string& text) {

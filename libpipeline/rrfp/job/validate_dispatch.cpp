@@ -15,13 +15,6 @@ namespace rrfp::job {
 
 namespace {
 
-status check_slot_unit(const job& j, const provenance& from) {
-  if (j.dispatch.slot_unit == slot_unit_kind::microbatch || j.dispatch.slot_bytes == 0)
-    return success();
-  return from.blame("dispatch.slot_bytes", "expected 0 with dispatch.slot_unit = \"chunk\", got " +
-                                               std::to_string(j.dispatch.slot_bytes));
-}
-
 status check_early_forwards(const job& j, const provenance& from) {
   const auto number = j.dispatch.early_forwards;
   const bool in_order = j.dispatch.mode == dispatch_mode::in_order;
@@ -40,22 +33,6 @@ std::string describe_unknown(const std::string& policy, std::span<const std::str
   return near ? text + ", did you mean " + std::string{*near} + "?" : text;
 }
 
-status check_policy(const job& j, const provenance& from, const policy_registry& registry) {
-  const auto& policy = j.dispatch.policy;
-  std::vector<std::string_view> known;
-  for (const auto& p : registry.known()) known.push_back(p.name);
-  const bool is_file = policy.starts_with("table:") || policy.starts_with("lib:");
-  if (!is_file && std::find(known.begin(), known.end(), policy) == known.end())
-    return from.blame("dispatch.policy", describe_unknown(policy, known));
-  const auto policies = registry.make(policy, effective_shape(j));
-  if (!policies) return from.blame("dispatch.policy", policies.message());
-  const auto* sequences = (*policies)->sequences();
-  if (auto early = check_early_forwards(j, from); !early) return early;
-  if (sequences == nullptr || j.dispatch.mode == dispatch_mode::ready) return success();
-  const auto fits = check_sequence_limits(j, *sequences);
-  return fits ? success() : from.blame("dispatch.slots", fits.message(), "dispatch.mode");
-}
-
 }  // namespace
 
 status check_sequence_limits(const job& j, const std::vector<sequence>& sequences) {
@@ -69,9 +46,25 @@ status check_sequence_limits(const job& j, const std::vector<sequence>& sequence
   return success();
 }
 
-status check_dispatch(const job& j, const provenance& from, const policy_registry& policies) {
-  if (auto unit = check_slot_unit(j, from); !unit) return unit;
-  return check_policy(j, from, policies);
+status check_dispatch(const job& j, const provenance& from, const policy_registry& registry) {
+  const auto bytes = j.dispatch.slot_bytes;
+  if (j.dispatch.slot_unit == slot_unit_kind::chunk && bytes != 0)
+    return from.blame(
+        "dispatch.slot_bytes",
+        "expected 0 with dispatch.slot_unit = \"chunk\", got " + std::to_string(bytes));
+  const auto& policy = j.dispatch.policy;
+  std::vector<std::string_view> known;
+  for (const auto& p : registry.known()) known.push_back(p.name);
+  const bool is_file = policy.starts_with("table:") || policy.starts_with("lib:");
+  if (!is_file && std::find(known.begin(), known.end(), policy) == known.end())
+    return from.blame("dispatch.policy", describe_unknown(policy, known));
+  const auto policies = registry.make(policy, effective_shape(j));
+  if (!policies) return from.blame("dispatch.policy", policies.message());
+  if (auto early = check_early_forwards(j, from); !early) return early;
+  const auto* sequences = (*policies)->sequences();
+  if (sequences == nullptr || j.dispatch.mode == dispatch_mode::ready) return success();
+  const auto fits = check_sequence_limits(j, *sequences);
+  return fits ? success() : from.blame("dispatch.slots", fits.message(), "dispatch.mode");
 }
 
 }  // namespace rrfp::job
