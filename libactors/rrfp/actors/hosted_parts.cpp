@@ -29,20 +29,15 @@ stage_id partner_of(stage_id stage, const std::map<stage_id, compute::tie>& side
   return stage;
 }
 
-std::function<std::uint64_t(step_id, replica_id, microbatch_id)> slot_bytes_of(
-    const session_setup& setup, stage_id stage) {
-  if (!setup.slot_bytes) return {};
-  return [slot_bytes = setup.slot_bytes, stage](step_id step, replica_id of, microbatch_id mb) {
-    return slot_bytes(step, of, stage, mb);
-  };
-}
-
 std::shared_ptr<compute::rank_compute> make_emulated(const session_setup& setup,
                                                      const rank_address& at) {
-  return std::make_shared<emulated_compute>(
-      setup.shape, at.stage,
-      emulated_model{setup.emulated->message_bytes, setup.emulated->tokens, at.replica,
-                     slot_bytes_of(setup, at.stage)});
+  emulated_model model{setup.emulated->message_bytes, setup.emulated->tokens, at.replica, {}};
+  if (setup.slot_bytes)
+    model.slot_bytes = [slot_bytes = setup.slot_bytes, stage = at.stage](
+                           step_id step, replica_id of, microbatch_id mb) {
+      return slot_bytes(step, of, stage, mb);
+    };
+  return std::make_shared<emulated_compute>(setup.shape, at.stage, model);
 }
 
 /// The time limit of collectives: longer than hang_timeout_s, so that a hang ends with a report of
@@ -139,8 +134,7 @@ status hosted_parts::make_stage(rank_address of, bool forwards_in_order) {
                             .lookahead = setup_.lookahead,
                             .limit = setup_.limits[stage.value()],
                             .forwards_in_order = forwards_in_order};
-  parts_.stages.push_back(
-      {replica, make_stage_core(config, rule), slot_bytes_of(setup_, stage), &counters});
+  parts_.stages.push_back({replica, make_stage_core(config, rule), &counters});
   return success();
 }
 

@@ -19,8 +19,7 @@ stage_supervisor::stage_supervisor(caf::actor_config& config, stage_parts parts,
     : actor_base(config),
       replica_(parts.replica),
       stage_(parts.core.config().stage),
-      slot_bytes_(std::move(parts.slot_bytes)),
-      is_quick_(!slot_bytes_),
+      is_quick_(!context->setup.slot_bytes),
       job_(std::move(job)),
       context_(std::move(context)),
       core_(std::move(parts.core)),
@@ -102,10 +101,10 @@ void stage_supervisor::begin(const begin_step& m) {
   if (context_->on_step_begun) context_->on_step_begun(step);
   step_began begun{.step = step, .weight_pieces = weight_pieces};
   if (microbatches != context_->setup.shape.microbatches) begun.microbatches = microbatches;
-  if (slot_bytes_)
+  if (const auto& slot_bytes = context_->setup.slot_bytes)
     for (std::uint32_t mb = 0; mb < microbatches; ++mb) {
       const auto at = m.microbatches.place_of(replica_, microbatch_id{mb});
-      begun.slot_bytes.push_back(slot_bytes_(step, at.sum, at.mb));
+      begun.slot_bytes.push_back(slot_bytes(step, at.sum, stage_, at.mb));
     }
   is_quick_ = true;
   notify_core(begun);
@@ -247,7 +246,7 @@ void stage_supervisor::on_rank_step_ended(rank_step_ended& m) {
   if (!is_evaluation(step_)) counters_.steps.add();
   context_->counters->last_step.set(metrics::steady_now());
   phase_ = stage_phase::idle;
-  is_quick_ = !slot_bytes_;
+  is_quick_ = !context_->setup.slot_bytes;
   outcome_.step = step_;
   outcome_.replica = replica_;
   outcome_.stage = stage_;

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,8 +26,6 @@ namespace rrfp::actors {
 struct stage_parts {
   replica_id replica;
   stage_core core;
-  /// Bytes of a microbatch's slot; empty: not counted.
-  std::function<std::uint64_t(step_id, replica_id, microbatch_id)> slot_bytes;
   /// This stage's entry in the run's counters.
   metrics::stage_counters* counters = nullptr;
 };
@@ -76,7 +73,6 @@ class stage_supervisor : public actor_base, public runs_anywhere {
 
   const replica_id replica_;
   const stage_id stage_;
-  const std::function<std::uint64_t(step_id, replica_id, microbatch_id)> slot_bytes_;
   std::atomic<bool> is_quick_;  ///< true during a step
   const actor_ref job_;
   const std::shared_ptr<run_context> context_;
