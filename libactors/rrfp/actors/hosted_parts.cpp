@@ -87,7 +87,6 @@ status hosted_parts::make() {
             return made;
       }
     }
-  ranks_ = parts_.ranks.size();
   saved_.reset();
   return success();
 }

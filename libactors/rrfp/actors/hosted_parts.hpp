@@ -36,7 +36,7 @@ class hosted_parts {
   const std::map<stage_id, compute::tie>& sides() const { return sides_; }
   /// Moves the stages and ranks out. `sides`: of all stages.
   node_parts take(const std::map<stage_id, compute::tie>& sides);
-  std::size_t ranks() const { return ranks_; }
+  std::size_t ranks() const { return devices_.size(); }
 
   /// Runs `work` for each rank, on the thread of its device. Call before release_devices(); what
   /// has not run by then breaks its promise.
@@ -87,7 +87,6 @@ class hosted_parts {
   /// What the ranks compute by, in the order of devices_.
   std::vector<std::pair<rank_address, std::shared_ptr<compute::rank_compute>>> computes_;
   node_parts parts_;
-  std::size_t ranks_ = 0;
   std::map<stage_id, compute::tie> sides_;
   /// The checkpoint to resume from, while ranks are made.
   std::shared_ptr<const checkpoint_tensors> saved_;

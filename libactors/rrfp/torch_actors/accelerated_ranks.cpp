@@ -48,13 +48,14 @@ accelerated_ranks::accelerated_ranks(const session_setup& setup, const accelerat
       poller_(std::make_shared<accelerator::event_poller>(poll_spin)),
       slabs_(ucx::slab_pool::make(pinned_cache_bytes, pinned(devices_.platform))) {}
 
-result<std::shared_ptr<accelerated_ranks>> accelerated_ranks::open(
-    const session_setup& setup, const accelerated_devices& devices, const device_request& request) {
+result<std::shared_ptr<rank_devices>> accelerated_ranks::open(const accelerated_devices& devices,
+                                                              const session_setup& setup,
+                                                              const device_request& request) {
   std::shared_ptr<accelerated_ranks> made{new accelerated_ranks{setup, devices, request.limit}};
   if (auto assigned = made->assign(setup, request); !assigned) return assigned.failure();
   const bool crowded = request.processes > devices.use.size();
   if (auto chosen = made->choose_collectives(setup, crowded); !chosen) return chosen.failure();
-  return made;
+  return std::shared_ptr<rank_devices>{std::move(made)};
 }
 
 status accelerated_ranks::assign(const session_setup& setup, const device_request& request) {

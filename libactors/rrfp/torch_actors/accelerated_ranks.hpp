@@ -21,9 +21,9 @@ class accelerated_ranks final : public rank_devices,
  public:
   /// Error: more tensor-parallel ranks than devices, a device that creates no stream, or, with
   /// device.collectives = "nccl" and replicas, a device that several ranks share.
-  static result<std::shared_ptr<accelerated_ranks>> open(const session_setup& setup,
-                                                         const accelerated_devices& devices,
-                                                         const device_request& request);
+  static result<std::shared_ptr<rank_devices>> open(const accelerated_devices& devices,
+                                                    const session_setup& setup,
+                                                    const device_request& request);
 
   at::Device device_of(rank_address rank) const { return lanes_.at(rank)->device(); }
   rank_collectives join(rank_address rank, const rank_collectives& groups) const override;

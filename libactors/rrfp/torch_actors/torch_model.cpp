@@ -42,13 +42,7 @@ void train(session_setup& setup, torch_model model) {
 }
 
 void compute_on(session_setup& setup, accelerated_devices devices) {
-  setup.open_devices = [devices = std::move(devices)](
-                           const session_setup& of,
-                           const device_request& request) -> result<std::shared_ptr<rank_devices>> {
-    auto opened = accelerated_ranks::open(of, devices, request);
-    if (!opened) return opened.failure();
-    return std::shared_ptr<rank_devices>{std::move(*opened)};
-  };
+  setup.open_devices = std::bind_front(accelerated_ranks::open, std::move(devices));
 }
 
 }  // namespace rrfp::actors
