@@ -64,6 +64,7 @@ class member_of_job final : public job_member {
 
  private:
   const job::recovery_options& recovery() const { return job_.runs.front().options.recovery; }
+  job_node node() const { return {members_.get()}; }
   bool may_recover() const { return report_.totals.restarts < recovery().max_restarts; }
   bool is_lost() const { return standing_ && standing_->is_lost(); }
   bool is_over() const { return standing_ && standing_->is_over(); }
@@ -81,19 +82,17 @@ class member_of_job final : public job_member {
       return false;
     }
     members_ = *std::move(members);
-    node_ = {members_.get()};
     return true;
   }
 
   /// The run of this membership is over.
   aftermath leave_or_join_again(aftermath next) {
-    if (next == aftermath::over && node_.leads() && !std::exchange(written_, true))
+    if (next == aftermath::over && node().leads() && !std::exchange(written_, true))
       outcome_.how = program_.write_outputs(outcome_.how);
     if (members_ != nullptr) {
       if (next == aftermath::over && outcome_.how == ending::done) next = finish();
       // All nodes have agreed on every other end, and know which node leaves.
       if ((outcome_.how != ending::node_lost || handed_over_) && !is_over()) members_->leave();
-      node_ = {};
       members_.reset();
     }
     has_ended_ = next != aftermath::joins_again;
@@ -151,10 +150,10 @@ class member_of_job final : public job_member {
     report_.held = copies_->held();
     report_.record = copies_->record();
     if (lost_at_) report_.held_s = in_seconds{clock::now() - *lost_at_}.count();
-    auto start = agree_on_start(node_.members, job_.runs, report_);
+    auto start = agree_on_start(members_.get(), job_.runs, report_);
     if (!start) return start.failure();
     start_ = *std::move(start);
-    if (has_joined) program_.on_agreed(node_, start_.from);
+    if (has_joined) program_.on_agreed(node(), start_.from);
     take_over(start_.from);
     return start_.number == job_.runs.size() ? success() : open();
   }
@@ -164,7 +163,7 @@ class member_of_job final : public job_member {
     for (auto n = report_.finished.size(); n < from.finished.size(); ++n) {
       run_summary done;
       if (auto summary = summary_of(from.finished[n])) done = *std::move(summary);
-      program_.take_over(job_.runs[n].options, done, node_);
+      program_.take_over(job_.runs[n].options, done, node());
       finish_run(from.finished[n]);
     }
     if (!from.has_copies()) copies_->clear();
@@ -184,7 +183,7 @@ class member_of_job final : public job_member {
     if (may_recover() || !from.lost.empty())
       start_.setup.recovery = recovery_setup{recovery().every, copies_, from};
     note_begin(from, start_.setup.first_step());
-    begun_.emplace(begun_run{run, node_, start_, recoveries_, report_.totals, may_recover()});
+    begun_.emplace(begun_run{run, node(), start_, recoveries_, report_.totals, may_recover()});
     auto setup = start_.setup;
     setup.name = run.options.name;
     setup.losses = report_.totals;
@@ -254,7 +253,7 @@ class member_of_job final : public job_member {
         !may_recover())
       outcome_.message += fmt::format("; recovery.max_restarts = {} allows no further loss",
                                       recovery().max_restarts);
-    program_.on_run_end({r, next, node_, run, report_.steps, report_.totals});
+    program_.on_run_end({r, next, node(), run, report_.steps, report_.totals});
     return next;
   }
 
@@ -283,7 +282,6 @@ class member_of_job final : public job_member {
   /// Null: a node that was declared lost joins again.
   std::shared_ptr<process_standing> standing_;
   std::unique_ptr<membership> members_;  ///< null: this process has not joined, or is the only one
-  job_node node_;
   run_start start_;
   std::optional<begun_run> begun_;
   std::unique_ptr<actors::session> session_;  ///< of the run that has begun

@@ -35,7 +35,7 @@ namespace rrfp::actors {
 /// A run that begins or goes on, as all nodes have agreed.
 struct begun_run {
   const opened_run& run;
-  const job_node& node;
+  job_node node;
   const run_start& start;
   /// The losses after which this process has gone on with this run. If the nodes have just agreed
   /// to go on, which start.from.lost says, that is the last one.
@@ -64,7 +64,7 @@ enum class aftermath : std::uint8_t {
 struct run_end {
   const run_result& result;
   aftermath next;
-  const job_node& node;
+  job_node node;
   const begun_run* run;     ///< null: it has not begun
   std::uint64_t steps = 0;  ///< that are complete
   recovery_totals totals;
