@@ -63,25 +63,21 @@ void copy_exchange::hold(const copy_key& what, std::uint64_t complete, tensor_bu
   const auto buddy = buddies_.find({what.stage, what.rank});
   if (buddy == buddies_.end()) return report(what, {});
   const std::lock_guard lock{mutex_};
-  send(buddy->second, offer);
+  if (!closed_) post(context_.actors.node(buddy->second), offer);
 }
 
-void copy_exchange::restore(stage_id stage, rank_id rank,
-                            std::function<void(result<tensor_buffer>)> done) {
+void copy_exchange::restore(stage_id stage, rank_id rank, receiver done) {
   const copy_key what{setup_.from.record.step, stage, rank};
   if (auto here = setup_.copies->find(what)) return done(std::move(here->bytes));
   const auto source = setup_.from.copies.find(what);
   if (source == setup_.from.copies.end())
     return done(error{fmt::format("no node holds {}", name_of(what)), error_kind::failed});
-  begin_fetch(what, source->second, what.step,
-              [done = std::move(done)](result<copy_store::copy> c) {
-                done(c ? result<tensor_buffer>{std::move(c->bytes)} : c.failure());
-              });
+  begin_fetch(what, source->second, what.step, std::move(done));
 }
 
 void copy_exchange::on(const copy_offered& m) {
   const recovery_point::source from{m.from, static_cast<std::uint64_t>(m.bytes), m.xxh64};
-  begin_fetch(m.what, from, m.complete, [this, what = m.what](const result<copy_store::copy>& c) {
+  begin_fetch(m.what, from, m.complete, [this, what = m.what](const result<tensor_buffer>& c) {
     report(what, c ? std::string{} : c.message());
   });
 }
@@ -109,9 +105,10 @@ void copy_exchange::begin_fetch(const copy_key& what, const recovery_point::sour
 }
 
 void copy_exchange::ask(const std::vector<copy_fetches::request>& requests) {
+  if (closed_) return;
   for (const auto& r : requests)
-    send(r.to, fetch_copy{r.what, here_, static_cast<std::int64_t>(r.offset),
-                          static_cast<std::int64_t>(r.size)});
+    post(context_.actors.node(r.to), fetch_copy{r.what, here_, static_cast<std::int64_t>(r.offset),
+                                                static_cast<std::int64_t>(r.size)});
 }
 
 void copy_exchange::on(const fetch_copy& m) {
@@ -183,10 +180,9 @@ void copy_exchange::end_fetch(const copy_key& what, std::optional<error> failed)
   lock.unlock();
   if (ended.empty()) return;  // closed
   const auto& f = ended.mapped();
-  const copy_store::copy whole{f.bytes, f.xxh64};
-  if (!failed) setup_.copies->put(what, whole, f.complete);
+  if (!failed) setup_.copies->put(what, {f.bytes, f.xxh64}, f.complete);
   for (const auto& r : f.receivers)
-    r(failed ? result<copy_store::copy>{*failed} : result<copy_store::copy>{whole});
+    r(failed ? result<tensor_buffer>{*failed} : result<tensor_buffer>{f.bytes});
 }
 
 void copy_exchange::close() {
@@ -195,11 +191,6 @@ void copy_exchange::close() {
   const std::lock_guard lock{mutex_};
   dropped.swap(fetches_);
   closed_ = true;
-}
-
-template <class Message>
-void copy_exchange::send(node_id to, Message m) {
-  if (!closed_) post(context_.actors.node(to), std::move(m));
 }
 
 void copy_exchange::report(const copy_key& what, std::string failure) {

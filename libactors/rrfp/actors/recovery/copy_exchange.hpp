@@ -27,6 +27,8 @@ namespace rrfp::actors {
 /// Thread-safe.
 class copy_exchange {
  public:
+  using receiver = std::function<void(result<tensor_buffer>)>;
+
   /// `context` outlives it. `buddies`: of the ranks of this node; one that is missing has none.
   copy_exchange(recovery_setup setup, run_context& context, node_id here,
                 std::map<std::pair<stage_id, rank_id>, node_id> buddies);
@@ -37,7 +39,7 @@ class copy_exchange {
   std::shared_ptr<state_copy> begin_copy(const copy_key& what, std::uint64_t complete,
                                          std::vector<compute::named_buffer> state);
   /// Passes the copy that the run goes on from, fetched if it is not here.
-  void restore(stage_id stage, rank_id rank, std::function<void(result<tensor_buffer>)> done);
+  void restore(stage_id stage, rank_id rank, receiver done);
   // Messages of the job and of other nodes.
   void on(const keep_copies& m) { setup_.copies->keep(m.record); }
   void on(const copy_offered& m);
@@ -48,7 +50,6 @@ class copy_exchange {
   void close();
 
  private:
-  using receiver = std::function<void(result<copy_store::copy>)>;
   /// What has come of a copy.
   struct fetch {
     tensor_buffer bytes;
@@ -67,9 +68,6 @@ class copy_exchange {
   void ask(const std::vector<copy_fetches::request>& requests);
   void end_fetch(const copy_key& what, std::optional<error> failed);
   void report(const copy_key& what, std::string failure);
-  /// Requires the lock.
-  template <class Message>
-  void send(node_id to, Message m);
 
   const recovery_setup setup_;
   run_context& context_;
