@@ -165,24 +165,20 @@ void copy_exchange::take(const message& m) {
     return ask(core_.next(what));
   }
   const bool has_come = outcome == verdict::last;
-  const bool is_whole = has_come && hash_of(room) == xxh64;
-  end_fetch(what, is_whole
-                      ? std::nullopt
-                      : std::optional{error{fmt::format("{} was not received: {}", name_of(what),
-                                                        has_come ? "its checksum is wrong"
-                                                                 : "its node has dropped it"),
-                                            error_kind::failed}});
+  if (has_come && hash_of(room) == xxh64) return end_fetch(what, std::move(room));
+  end_fetch(what, error{fmt::format("{} was not received: {}", name_of(what),
+                                    has_come ? "its checksum is wrong" : "its node has dropped it"),
+                        error_kind::failed});
 }
 
-void copy_exchange::end_fetch(const copy_key& what, std::optional<error> failed) {
+void copy_exchange::end_fetch(const copy_key& what, const result<tensor_buffer>& copy) {
   std::unique_lock lock{mutex_};
   const auto ended = fetches_.extract(what);
   lock.unlock();
   if (ended.empty()) return;  // closed
   const auto& f = ended.mapped();
-  if (!failed) setup_.copies->put(what, {f.bytes, f.xxh64}, f.complete);
-  for (const auto& r : f.receivers)
-    r(failed ? result<tensor_buffer>{*failed} : result<tensor_buffer>{f.bytes});
+  if (copy) setup_.copies->put(what, {*copy, f.xxh64}, f.complete);
+  for (const auto& r : f.receivers) r(copy);
 }
 
 void copy_exchange::close() {

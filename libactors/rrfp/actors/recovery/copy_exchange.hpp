@@ -66,7 +66,7 @@ class copy_exchange {
                    receiver r);
   /// Requires the lock.
   void ask(const std::vector<copy_fetches::request>& requests);
-  void end_fetch(const copy_key& what, std::optional<error> failed);
+  void end_fetch(const copy_key& what, const result<tensor_buffer>& copy);
   void report(const copy_key& what, std::string failure);
 
   const recovery_setup setup_;
