@@ -142,7 +142,7 @@ status watcher::join() {
   error why;
   {
     std::unique_lock lock{mutex_};
-    wait_to_join(lock, deadline);
+    wait(lock, deadline, [&] { return joined_ || join_failure_ || interrupted_; });
     if (joined_) return success();
     const auto waiting = waiting_.empty() ? "" : ": " + waiting_;
     if (join_failure_)
@@ -168,20 +168,17 @@ void watcher::tell_end() {
   changed_.wait_for(lock, options_.telling_max, [&] { return left_ || interrupted_; });
 }
 
-void watcher::wait_to_join(std::unique_lock<std::mutex>& lock, clock::time_point deadline) {
-  const auto ended = [&] { return joined_ || join_failure_ || interrupted_; };
-  while (!wait_a_while(lock, deadline, ended) && clock::now() < deadline) {
-    const auto waiting = waiting_;
+void watcher::wait(std::unique_lock<std::mutex>& lock, clock::time_point deadline,
+                   const std::function<bool()>& ended) {
+  constexpr std::chrono::seconds period{1};
+  while (!changed_.wait_until(lock, std::min(deadline, clock::now() + period), ended) &&
+         clock::now() < deadline) {
+    const bool exchanges = joined_;
+    const auto text = exchanges ? std::string{} : waiting_;
     lock.unlock();
-    if (options_.on_waiting && !waiting.empty()) options_.on_waiting(waiting);
+    if (options_.on_waiting && (exchanges || !text.empty())) options_.on_waiting(text);
     lock.lock();
   }
-}
-
-bool watcher::wait_a_while(std::unique_lock<std::mutex>& lock, clock::time_point deadline,
-                           const std::function<bool()>& ended) {
-  constexpr std::chrono::seconds period{1};
-  return changed_.wait_until(lock, std::min(deadline, clock::now() + period), ended);
 }
 
 void watcher::on_lost(std::function<void(node_id, std::string)> callback) {
@@ -264,11 +261,7 @@ result<std::vector<std::string>> watcher::gather(std::string bytes, std::chrono:
                           std::chrono::nanoseconds{limit}.count(),
                           deadline.time_since_epoch().count(), last});
   const auto ended = [&] { return exchanged_.has_value(); };
-  while (clock::now() < deadline && !wait_a_while(lock, deadline, ended)) {
-    lock.unlock();
-    if (options_.on_waiting) options_.on_waiting({});
-    lock.lock();
-  }
+  wait(lock, deadline, ended);
   if (!ended()) wake_.set();  // the core sees that the deadline has passed
   changed_.wait(lock, ended);
   exchanging_ = false;

@@ -80,11 +80,9 @@ class watcher final : public membership {
   void search(const std::stop_token& stop);
   /// On node 0, which has learned of the end while it joined.
   void tell_end();
-  /// Until the node has joined, or cannot; reports what it waits for now and then.
-  void wait_to_join(std::unique_lock<std::mutex>& lock, clock::time_point deadline);
-  /// Returns ended(), after a second at the latest.
-  bool wait_a_while(std::unique_lock<std::mutex>& lock, clock::time_point deadline,
-                    const std::function<bool()>& ended);
+  /// Until a join or an exchange has ended, or `deadline`; calls on_waiting now and then.
+  void wait(std::unique_lock<std::mutex>& lock, clock::time_point deadline,
+            const std::function<bool()>& ended);
   /// On node 0 the bytes of all, which it must answer; on the others the answer.
   result<std::vector<std::string>> gather(std::string bytes, std::chrono::milliseconds limit,
                                           bool last);
