@@ -62,6 +62,7 @@ struct node_state {
   transport_core core;  ///< used only by the thread that drives UCX
   live_counts counts;
   program_calls calls;
+  std::atomic<bool> stopping = false;  ///< from then on no failure is reported
 };
 
 }  // namespace rrfp::actors::ucx

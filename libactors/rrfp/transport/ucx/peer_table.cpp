@@ -30,7 +30,9 @@ bool peer_table::settle() {
   if (!core_.has_ends()) return false;
   for (const auto& e : core_.settle()) {
     if (e.broken_link != nullptr) close(e.broken_link);
-    if (e.is_new) ended_(e.node, e.why, e.has_failed);
+    if (!e.is_new) continue;
+    node_.exchange.end(e.node, e.why);
+    if (e.has_failed && node_.calls.failed && !node_.stopping) node_.calls.failed(e.node, e.why);
   }
   return true;
 }

@@ -2,7 +2,6 @@
 /// outside of UCX's callbacks. Used only by the progress thread.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -23,18 +22,14 @@ struct peer_link {
 
 class peer_table {
  public:
-  using ended_handler = std::function<void(node_id, const std::string& why, bool has_failed)>;
-
-  /// settle() calls `ended` once per node.
-  peer_table(node_state& node, worker& w, ended_handler ended)
-      : core_(node.core), worker_(w), ended_(std::move(ended)) {}
+  peer_table(node_state& node, worker& w) : node_(node), core_(node.core), worker_(w) {}
   peer_table(const peer_table&) = delete;
   peer_table& operator=(const peer_table&) = delete;
 
   status connect(node_id node, const std::string& address);
 
-  /// Call it outside of UCX's callbacks: closes ended endpoints and reports them. True if any
-  /// ended.
+  /// Call it outside of UCX's callbacks: closes ended endpoints, and reports each node that has
+  /// ended once. True if any has.
   bool settle();
 
   /// "node 1: posix/memory; node 2: tcp/eth0"
@@ -49,9 +44,9 @@ class peer_table {
   static void on_error(void* arg, ucp_ep_h endpoint, ucs_status_t why);
   void close(void* link);
 
+  node_state& node_;
   transport_core& core_;
   worker& worker_;
-  const ended_handler ended_;
   std::map<node_id, peer_link> links_;
   std::vector<void*> closing_;
 };

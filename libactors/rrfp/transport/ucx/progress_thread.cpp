@@ -26,11 +26,7 @@ constexpr std::chrono::microseconds retry{50};
 progress_thread::progress_thread(node_state& node, worker w)
     : node_(node),
       worker_(std::move(w)),
-      peers_(node, *worker_,
-             [this](node_id who, const std::string& why, bool has_failed) {
-               node_.exchange.end(who, why);
-               if (has_failed && node_.calls.failed && !stopping_) node_.calls.failed(who, why);
-             }),
+      peers_(node, *worker_),
       sender_(node),
       receiver_(node, *worker_, sender_),
       wake_descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
@@ -80,7 +76,7 @@ void progress_thread::wake() const {
 void progress_thread::stop() {
   RRFP_CHECK(!is_this_thread(), "a sink or a failure handler must not close its transport");
   if (!thread_.joinable()) return;
-  stopping_ = true;
+  node_.stopping = true;
   post(call{[](peer_table&) {}});
   thread_.join();
 }
@@ -90,7 +86,7 @@ void progress_thread::run() {
   if (node_.options.enter_thread) node_.options.enter_thread();
   std::unique_lock driving{driving_};
   std::optional<clock::time_point> idle_since;
-  while (!stopping_.load(std::memory_order_relaxed)) {
+  while (!node_.stopping.load(std::memory_order_relaxed)) {
     if (work_once()) {
       idle_since.reset();
       end_round(driving);

@@ -86,7 +86,6 @@ class progress_thread {
   std::atomic<bool> sleeps_ = false;
   bool is_between_rounds_ = false;  ///< used by the progress thread alone
   bool was_refused_ = false;        ///< UCX has refused the last sleep, and nothing was done since
-  std::atomic<bool> stopping_ = false;
   std::thread thread_;
   std::atomic<std::thread::id> id_;  ///< set by the thread; that of thread_ changes in join()
 };
