@@ -7,13 +7,11 @@
 #include <filesystem>
 #include <iterator>
 #include <mutex>
-#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include <rrfp/base/codec.hpp>
 #include <rrfp/job/node_places.hpp>
 
 namespace rrfp::actors {
@@ -27,43 +25,9 @@ std::uint64_t fingerprint(job::job j) {
   return XXH64(text.data(), text.size(), 0);
 }
 
-/// A contribution or an answer: a text, or, with the kind of a failure, its message.
-struct outcome {
-  std::optional<error_kind> failure;
-  std::string text;
-};
-auto fields(auto f, outcome& x) { return f(x.failure, x.text); }
-
-std::string bytes_of(const result<std::string>& r) {
-  return encoded(r ? outcome{std::nullopt, *r} : outcome{r.failure().kind, r.message()});
-}
-
-result<std::string> result_of(std::string_view bytes) {
-  auto read = decoded<outcome>(bytes);
-  if (!read || (read->failure && *read->failure > error_kind::interrupted))
-    return error{"protocol error: a node answered another round", error_kind::failed};
-  if (read->failure) return error{std::move(read->text), *read->failure};
-  return std::move(read->text);
-}
-
-/// The answers of node 0 if all have succeeded; else the failure of the first node that has not.
-result<std::vector<std::string>> answers_to(membership& members, std::vector<std::string> all,
-                                            const answering& answer) {
-  for (std::size_t n = 0; n < all.size(); ++n) {
-    if (members.members()[n].is_absent) continue;
-    auto one = result_of(all[n]);
-    if (one) {
-      all[n] = *std::move(one);
-      continue;
-    }
-    // The cause may be the loss of another node.
-    if (auto lost = members.loss()) return error{std::move(lost->why), error_kind::node_lost};
-    return error{"node " + std::to_string(n) + " (" + members.members()[n].description +
-                     "): " + one.message(),
-                 one.failure().kind};
-  }
-  return answer(all);
-}
+/// Of a node that has only succeeded.
+struct nothing {};
+auto fields(auto f, nothing&) { return f(); }
 
 }  // namespace
 
@@ -151,22 +115,16 @@ result<std::unique_ptr<membership>> join_job(const job::job& j, const launch_pla
   return membership::join(std::move(m));
 }
 
-result<std::string> agree(membership& members, const result<std::string>& mine,
-                          const answering& answer, std::chrono::milliseconds limit) {
-  auto got = members.exchange(bytes_of(mine), limit, [&](std::vector<std::string> all) {
-    auto answers = answers_to(members, std::move(all), answer);
-    if (!answers) return std::vector{bytes_of(answers.failure())};
-    for (auto& one : *answers) one = bytes_of(std::move(one));
-    return *std::move(answers);
-  });
-  if (!got) return got;
-  return result_of(*got);
+error failure_of_node(membership& members, std::size_t n, const error& why) {
+  // The cause may be the loss of another node.
+  if (auto lost = members.loss()) return {std::move(lost->why), error_kind::node_lost};
+  return within("node " + std::to_string(n) + " (" + members.members()[n].description + ")", why);
 }
 
 status agree_on(membership& members, const status& mine, std::chrono::milliseconds limit) {
-  const auto all = agree(
-      members, mine ? result<std::string>{std::string{}} : result<std::string>{mine.failure()},
-      [](const std::vector<std::string>&) { return std::vector<std::string>(1); }, limit);
+  const auto all = agree<nothing, nothing>(
+      members, mine ? result<nothing>{nothing{}} : mine.failure(),
+      [](const auto&) { return result{std::vector<nothing>(1)}; }, limit);
   return all ? success() : status{all.failure()};
 }
 

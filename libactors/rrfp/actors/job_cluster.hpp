@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <rrfp/actors/framework.hpp>
@@ -35,49 +36,60 @@ result<std::unique_ptr<membership>> join_job(const job::job& j, const launch_pla
 /// How long a node may wait for others that read many gigabytes of weights or a checkpoint.
 inline constexpr std::chrono::minutes reading_time_max{30};
 
-/// What node 0 answers if all nodes have succeeded: one text for each node, or one for all. Gets
-/// what each has contributed, by node.
-using answering =
-    std::function<result<std::vector<std::string>>(const std::vector<std::string>& all)>;
+/// A contribution or an answer in an agreement: its bytes, or, with the kind of a failure, its
+/// message.
+struct outcome {
+  std::optional<error_kind> failure;
+  std::string text;
+};
+auto fields(auto f, outcome& x) { return f(x.failure, x.text); }
+
+template <class T>
+std::string outcome_bytes(result<T> r) {
+  return encoded(r ? outcome{std::nullopt, encoded(*std::move(r))}
+                   : outcome{r.failure().kind, r.message()});
+}
+
+template <class T>
+result<T> read_outcome(std::string_view bytes) {
+  auto read = decoded<outcome>(bytes);
+  if (read && read->failure && *read->failure <= error_kind::interrupted)
+    return error{std::move(read->text), *read->failure};
+  auto value = read && !read->failure ? decoded<T>(read->text) : std::nullopt;
+  if (!value) return error{"protocol error: a node answered another round", error_kind::failed};
+  return *std::move(value);
+}
+
+/// Why all nodes fail if the contribution of node `n` is this failure.
+error failure_of_node(membership& members, std::size_t n, const error& why);
 
 /// Exchanges whether each node succeeded (`mine`): all nodes continue or none does. Returns the
 /// answer of node 0 to this node. The error is the same on all nodes: that of the first node that
 /// failed, with its name, that of `answer`, or a node lost meanwhile.
-result<std::string> agree(membership& members, const result<std::string>& mine,
-                          const answering& answer,
-                          std::chrono::milliseconds limit = reading_time_max);
-
-/// agree() with contributions and answers of types that have fields() (base/codec.hpp). `answer`
-/// gets the contributions of all nodes, a std::vector<Contribution> with an empty one for each
-/// absent node, and returns a result<std::vector<Answer>>.
+///
+/// Contributions and answers have fields() (base/codec.hpp). `answer` gets the contributions of all
+/// nodes, a std::vector<Contribution> with an empty one for each absent node, and returns a
+/// result<std::vector<Answer>>: one answer for each node, or one for all.
 template <class Contribution, class Answer>
 result<Answer> agree(membership& members, const result<Contribution>& mine, auto answer,
                      std::chrono::milliseconds limit = reading_time_max) {
-  const auto told = agree(
-      members, mine ? result<std::string>{encoded(*mine)} : mine.failure(),
-      [&](const std::vector<std::string>& all) -> result<std::vector<std::string>> {
-        std::vector<Contribution> contributions;
-        for (const auto& bytes : all) {
-          if (bytes.empty()) {  // of an absent node
-            contributions.emplace_back();
-            continue;
-          }
-          auto contribution = decoded<Contribution>(bytes);
-          if (!contribution)
-            return error{"protocol error: a node's contribution is invalid", error_kind::failed};
-          contributions.push_back(*std::move(contribution));
+  const auto told =
+      members.exchange(outcome_bytes(mine), limit, [&](const std::vector<std::string>& all) {
+        std::vector<Contribution> contributions(all.size());
+        for (std::size_t n = 0; n < all.size(); ++n) {
+          if (members.members()[n].is_absent) continue;
+          auto one = read_outcome<Contribution>(all[n]);
+          if (!one)
+            return std::vector{outcome_bytes<Answer>(failure_of_node(members, n, one.failure()))};
+          contributions[n] = *std::move(one);
         }
         auto made = answer(std::move(contributions));
-        if (!made) return made.failure();
+        if (!made) return std::vector{outcome_bytes<Answer>(made.failure())};
         std::vector<std::string> answers;
-        for (auto& one : *made) answers.push_back(encoded(std::move(one)));
+        for (auto& one : *made) answers.push_back(outcome_bytes<Answer>(std::move(one)));
         return answers;
-      },
-      limit);
-  if (!told) return told.failure();
-  auto read = decoded<Answer>(*told);
-  if (!read) return error{"protocol error: the answer of node 0 is invalid", error_kind::failed};
-  return *std::move(read);
+      });
+  return told ? read_outcome<Answer>(*told) : told.failure();
 }
 
 /// agree() without contributions and answers.
