@@ -180,7 +180,7 @@ TEST_CASE(
         "stage_weights: stage: expected less than 4, got 4");
   CHECK(refusal_of(stage_weights{{stage_id{0}, rank_id{0}, replica_id{2}}, {}, {}}) ==
         "stage_weights: replica: expected less than 2, got 2");
-  CHECK(refusal_of(copy_offered{{0, stage_id{0}, rank_id{0}}, node_id{3}, 1, 1, 1}) ==
+  CHECK(refusal_of(copy_offered{{0, stage_id{0}, rank_id{0}}, {node_id{3}, 1, 1}, 1}) ==
         "copy_offered: node: expected less than 3, got 3");
   CHECK(refusal_of(failed{{"why", static_cast<error_kind>(4)}}) ==
         "failed: a kind: expected less than 4, got 4");

@@ -162,17 +162,15 @@ struct snapshot_written {
 /// To the buddy: fetch this copy and hold it.
 struct copy_offered {
   copy_key what;
-  node_id from;
-  std::int64_t bytes = 0;
-  std::uint64_t xxh64 = 0;
+  recovery_point::source from;
   std::uint64_t complete = 0;
 };
 /// Answered with a payload::copy_piece; without bytes: the copy is not here.
 struct fetch_copy {
   copy_key what;
   node_id to;
-  std::int64_t offset = 0;
-  std::int64_t size = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
 };
 /// Pieces of copies arrive on a node, which takes its time: the job does not hang.
 struct copies_arrive {};
@@ -252,7 +250,7 @@ auto fields(auto f, step_summary& x) {
 auto fields(auto f, step_over& x) { return f(x.summary); }
 auto fields(auto f, snapshot_taken& x) { return f(x.step, x.copy_time); }
 auto fields(auto f, snapshot_written& x) { return f(x.step, x.file, x.bytes, x.xxh64, x.failure); }
-auto fields(auto f, copy_offered& x) { return f(x.what, x.from, x.bytes, x.xxh64, x.complete); }
+auto fields(auto f, copy_offered& x) { return f(x.what, x.from, x.complete); }
 auto fields(auto f, fetch_copy& x) { return f(x.what, x.to, x.offset, x.size); }
 auto fields(auto f, copies_arrive&) { return f(); }
 auto fields(auto f, keep_copies& x) { return f(x.record); }

@@ -58,7 +58,7 @@ std::shared_ptr<state_copy> copy_exchange::begin_copy(const copy_key& what, std:
 
 void copy_exchange::hold(const copy_key& what, std::uint64_t complete, tensor_buffer bytes) {
   const auto xxh64 = hash_of(bytes);
-  const copy_offered offer{what, here_, bytes.elements(), xxh64, complete};
+  const copy_offered offer{what, {here_, bytes.bytes(), xxh64}, complete};
   setup_.copies->put(what, {std::move(bytes), xxh64}, complete);
   const auto buddy = buddies_.find({what.stage, what.rank});
   if (buddy == buddies_.end()) return report(what, {});
@@ -76,8 +76,7 @@ void copy_exchange::restore(stage_id stage, rank_id rank, receiver done) {
 }
 
 void copy_exchange::on(const copy_offered& m) {
-  const recovery_point::source from{m.from, static_cast<std::uint64_t>(m.bytes), m.xxh64};
-  begin_fetch(m.what, from, m.complete, [this, what = m.what](const result<tensor_buffer>& c) {
+  begin_fetch(m.what, m.from, m.complete, [this, what = m.what](const result<tensor_buffer>& c) {
     report(what, c ? std::string{} : c.message());
   });
 }
@@ -107,24 +106,24 @@ void copy_exchange::begin_fetch(const copy_key& what, const recovery_point::sour
 void copy_exchange::ask(const std::vector<copy_fetches::request>& requests) {
   if (closed_) return;
   for (const auto& r : requests)
-    post(context_.actors.node(r.to), fetch_copy{r.what, here_, static_cast<std::int64_t>(r.offset),
-                                                static_cast<std::int64_t>(r.size)});
+    post(context_.actors.node(r.to), fetch_copy{r.what, here_, r.offset, r.size});
 }
 
 void copy_exchange::on(const fetch_copy& m) {
   const auto found = setup_.copies->find(m.what);
   auto piece = found ? found->bytes : make_host_buffer(dtype::uint8, {0});
-  const auto offset = static_cast<std::uint64_t>(m.offset);
-  const auto size = static_cast<std::uint64_t>(m.size);
-  if (found && core_.may_send(piece.bytes(), offset, size)) {
-    piece.data = static_cast<std::byte*>(piece.data) + offset;
-    piece.sizes = {m.size};
+  if (found && core_.may_send(piece.bytes(), m.offset, m.size)) {
+    piece.data = static_cast<std::byte*>(piece.data) + m.offset;
+    piece.sizes = {static_cast<std::int64_t>(m.size)};
   } else {
     piece.sizes = {0};
   }
-  const message_header header{
-      payload::copy_piece,         step_id{m.what.step}, microbatch_id{core_.number_of(offset)}, {},
-      {m.what.stage, m.what.rank}, copies_at(m.to)};
+  const message_header header{payload::copy_piece,
+                              step_id{m.what.step},
+                              microbatch_id{core_.number_of(m.offset)},
+                              {},
+                              {m.what.stage, m.what.rank},
+                              copies_at(m.to)};
   const std::lock_guard lock{mutex_};
   if (!closed_) context_.wire->send({header, std::move(piece)});
 }

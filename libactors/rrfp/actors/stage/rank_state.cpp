@@ -58,9 +58,8 @@ void tp_rank::on_restore_state() {
   setup_->context->copies->restore(at.stage, at.rank, [rank = setup_](result<tensor_buffer> copy) {
     on_device(rank, [rank, copy = std::move(copy)] {
       const auto state = copy ? state_of_bytes(*copy) : copy.failure();
-      if (!state) throw std::runtime_error(state.message());
-      if (auto restored = rank->compute->restore(*state); !restored)
-        throw std::runtime_error(restored.message());
+      const auto restored = state ? rank->compute->restore(*state) : state.failure();
+      if (!restored) throw std::runtime_error(restored.message());
       post(rank->supervisor, state_restored{});
     });
   });
