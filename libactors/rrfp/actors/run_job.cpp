@@ -76,13 +76,21 @@ class member_of_job final : public job_member {
     program_.on_joining([stop]() mutable { stop.request_stop(); }, handed_over_);
     auto members = join(stop.get_token());
     const bool is_interrupted = !program_.has_joined(members.ok());
-    if (is_interrupted || !members) {
-      end_of_joining(members, is_interrupted);
-      has_ended_ = true;
-      return false;
+    if (members && !is_interrupted) {
+      members_ = *std::move(members);
+      return true;
     }
-    members_ = *std::move(members);
-    return true;
+    has_ended_ = outcome_.is_not_joined = true;
+    outcome_.lost = report_.lost;
+    if (is_interrupted) {
+      outcome_.how = ending::interrupted;
+    } else if (is_over()) {
+      outcome_.is_late = true;
+    } else {
+      outcome_.how = end_of(members.failure().kind);
+      outcome_.message = members.message();
+    }
+    return false;
   }
 
   /// The run of this membership is over.
@@ -130,19 +138,6 @@ class member_of_job final : public job_member {
   bool may_try_again(const error& why) const {
     return standing_ && !is_lost() && !is_over() && why.kind == error_kind::node_lost &&
            !program_.joins_once();
-  }
-
-  void end_of_joining(const result<std::unique_ptr<membership>>& members, bool is_interrupted) {
-    outcome_.is_not_joined = true;
-    outcome_.lost = report_.lost;
-    if (is_interrupted) {
-      outcome_.how = ending::interrupted;
-    } else if (is_over()) {
-      outcome_.is_late = true;
-    } else {
-      outcome_.how = end_of(members.failure().kind);
-      outcome_.message = members.message();
-    }
   }
 
   /// Agrees on the next run and opens its session; there is none if all runs are over.
