@@ -12,19 +12,16 @@ constexpr std::size_t length_bytes = 4;
 
 }  // namespace
 
-error frame_reader::fail(std::string message) {
-  failure_ = std::move(message);
-  return error{failure_};
-}
-
 result<std::optional<frame>> frame_reader::next() {
   if (!failure_.empty()) return error{failure_};
   const auto rest = std::string_view{buffer_}.substr(read_);
   if (rest.size() < length_bytes) return std::optional<frame>{};
   std::uint32_t size = 0;
   byte_reader{rest}.get(size);
-  if (size < 1 || size > size_max_)
-    return fail(fmt::format("expected a frame of 1 to {} bytes, got {}", size_max_, size));
+  if (size < 1 || size > size_max_) {
+    failure_ = fmt::format("expected a frame of 1 to {} bytes, got {}", size_max_, size);
+    return error{failure_};
+  }
   if (rest.size() < length_bytes + size) return std::optional<frame>{};
 
   frame f{static_cast<std::uint8_t>(rest[length_bytes]),

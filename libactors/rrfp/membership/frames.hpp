@@ -26,8 +26,6 @@ class frame_reader {
   void accept_large() { size_max_ = frame_bytes_max; }
 
  private:
-  error fail(std::string message);
-
   std::string buffer_;
   std::size_t read_ = 0;  ///< bytes of buffer_ already returned as frames
   std::size_t size_max_ = early_frame_bytes_max;
