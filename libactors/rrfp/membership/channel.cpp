@@ -30,12 +30,8 @@ std::string connection_error(int number) {
 
 channel::channel(file_descriptor fd) : fd_(std::move(fd)), other_side_(peer_address(fd_.get())) {}
 
-void channel::begin_tls(const tls_context& context, secret psk, node_id self) {
-  tls_.emplace(context, fd_.get(), std::move(psk), self);
-}
-
-void channel::begin_tls(const tls_context& context, secret psk) {
-  tls_.emplace(context, fd_.get(), std::move(psk), std::move(opening_));
+void channel::begin_tls(const tls_context& context, secret psk, std::optional<node_id> self) {
+  tls_.emplace(context, fd_.get(), std::move(psk), self, std::move(opening_));
 }
 
 pollfd channel::polled() const {

@@ -23,10 +23,8 @@ class channel {
 
   explicit channel(file_descriptor fd);
 
-  /// Begins TLS as a node.
-  void begin_tls(const tls_context& context, secret psk, node_id self);
-  /// Begins TLS as node 0, once receive() has found the opening of TLS.
-  void begin_tls(const tls_context& context, secret psk);
+  /// Begins TLS as this node; without one as node 0, once receive() has found the opening of TLS.
+  void begin_tls(const tls_context& context, secret psk, std::optional<node_id> self = {});
   bool has_tls() const { return tls_.has_value(); }
   /// The TLS handshake is complete: the other side has the key.
   bool is_secure() const { return secure_; }

@@ -141,22 +141,12 @@ bool may_open_tls(std::string_view bytes) {
   return record <= client_hello_bytes_max && (at(7) << 8 | at(8)) + 4 == record;
 }
 
-tls::tls(const tls_context& context, int fd, secret psk, node_id self)
-    : tls(context, fd, std::move(psk), {},
-          std::string{identity_head} + std::to_string(self.value())) {
-  SSL_set_connect_state(ssl_.get());
-}
-
-tls::tls(const tls_context& context, int fd, secret psk, std::string opening)
-    : tls(context, fd, std::move(psk), std::move(opening), {}) {
-  SSL_set_accept_state(ssl_.get());
-}
-
-tls::tls(const tls_context& context, int fd, secret psk, std::string opening, std::string identity)
+tls::tls(const tls_context& context, int fd, secret psk, std::optional<node_id> self,
+         std::string opening)
     : fd_(fd),
       psk_(std::move(psk)),
       opening_(std::move(opening)),
-      identity_(std::move(identity)),
+      identity_(self ? std::string{identity_head} + std::to_string(self->value()) : ""),
       ssl_(SSL_new(context.context_.get())) {
   auto* const bio = BIO_new(callbacks::method());
   RRFP_CHECK(ssl_ != nullptr && bio != nullptr, "OpenSSL cannot create a connection");
@@ -164,6 +154,7 @@ tls::tls(const tls_context& context, int fd, secret psk, std::string opening, st
   BIO_set_init(bio, 1);
   SSL_set_bio(ssl_.get(), bio, bio);
   SSL_set_app_data(ssl_.get(), this);
+  self ? SSL_set_connect_state(ssl_.get()) : SSL_set_accept_state(ssl_.get());
 }
 
 ssl_session_st* tls::session() const {

@@ -54,10 +54,10 @@ class tls {
     invalid,  ///< the other side does not have the key
   };
 
-  /// Opens the side of a node other than 0.
-  tls(const tls_context& context, int fd, secret psk, node_id self);
-  /// Opens the side of node 0; `opening`: the bytes already read.
-  tls(const tls_context& context, int fd, secret psk, std::string opening);
+  /// `self`: opens the side of this node; nothing: that of node 0. `opening`: the bytes already
+  /// read.
+  tls(const tls_context& context, int fd, secret psk, std::optional<node_id> self,
+      std::string opening);
   tls(const tls&) = delete;
   tls& operator=(const tls&) = delete;
 
@@ -84,7 +84,6 @@ class tls {
   };
   struct callbacks;  ///< of OpenSSL
 
-  tls(const tls_context& context, int fd, secret psk, std::string opening, std::string identity);
   bool succeeded(int returned);
   void close(int number);
   ssl_session_st* session() const;
