@@ -147,8 +147,6 @@ void set_routes(ucx_transport& wire, const plan::node_places& places, const sess
   for (const auto& a : setup.all_ranks()) wire.route(a, places.node_of(a.replica, a.stage, a.rank));
 }
 
-suspected suspected_loss(std::string why) { return {{std::move(why), error_kind::node_lost}}; }
-
 /// The transport only knows that the connection failed; the membership may soon know the cause.
 error why_lost(membership& members, error hint) {
   const auto known = members.loss(unexplained_loss_time);
@@ -228,7 +226,7 @@ void cluster_link::watch(const caf::actor& watcher) {
     const std::lock_guard lock{mutex_};
     watcher_ = watcher;
     if (watcher_ && !unreachable_.empty())
-      post(watcher_, suspected_loss(std::exchange(unreachable_, {})));
+      post(watcher_, suspected{{std::exchange(unreachable_, {}), error_kind::node_lost}});
   }
   if (watcher)
     cluster_.members->on_node_waits([watcher](node_id n) { post(watcher, node_waits{n}); });
@@ -245,7 +243,7 @@ void cluster_link::report_unreachable(std::string why) {
   has_lost_connections_ = true;
   const std::lock_guard lock{mutex_};
   if (watcher_)
-    post(watcher_, suspected_loss(std::move(why)));
+    post(watcher_, suspected{{std::move(why), error_kind::node_lost}});
   else if (unreachable_.empty())
     unreachable_ = std::move(why);
 }
