@@ -264,11 +264,8 @@ class open_session final : public session {
     run_result result;
     if (leads) {
       result = job_over.get_future().get();
-      if (link != nullptr) note_loss(*link, result);
-      if (setup_.on_ending) setup_.on_ending(result);
-    }
-    const auto over = node_over.get_future().get();
-    if (!leads) {
+    } else {
+      const auto over = node_over.get_future().get();
       result.how = over.how;
       result.message = over.message;
       result.summary.stages.resize(setup_.shape.stages);
@@ -277,11 +274,14 @@ class open_session final : public session {
       result.nothing_lost = over.nothing_lost;
       result.hung = over.hung;
       result.drained = over.drained;
-      if (link != nullptr) note_loss(*link, result);
-      if (setup_.on_ending) setup_.on_ending(result);
     }
+    const auto how = result.how;
+    const auto why = result.message;
+    if (link != nullptr) note_loss(*link, result);
+    if (setup_.on_ending) setup_.on_ending(result);
+    if (leads) node_over.get_future().wait();
     set_receivers(nullptr, nullptr);
-    if (link != nullptr) finish(*link, over.how, over.message, result);
+    if (link != nullptr) finish(*link, how, why, result);
     return result;
   }
 
