@@ -231,11 +231,14 @@ bool leader_core::begin_turn() {
   const auto stall = common_.take_stall();
   if (stall > 0)
     for (auto& [id, p] : peers_) p.heard = std::min(p.heard + stall, now_);
-  // Another process may wait for the port, also if no node was connected.
   const bool joins = phase_ == leader_phase::opening || phase_ == leader_phase::joining;
-  const bool gives_up = joins && common_.has_lost_place(now_);
-  if (gives_up) give_up_place();
-  return !gives_up;
+  if (!joins || !common_.has_lost_place(now_)) return true;
+  // Another process of this node may wait for the port, also if no node was connected.
+  common_.fence(common_.options.process);
+  common_.act(action::stop_listening{});
+  common_.act(action::join_failed{common_.overslept(), true});
+  phase_ = leader_phase::closed;
+  return false;
 }
 
 void leader_core::after(const event::turn&) {
@@ -268,14 +271,6 @@ void leader_core::check(peer& p) {
       if (now_ - p.since > refused_max) drop(p.id, {});
       return;
   }
-}
-
-/// Another process of this node may wait for the port.
-void leader_core::give_up_place() {
-  common_.fence(common_.options.process);
-  common_.act(action::stop_listening{});
-  common_.act(action::join_failed{common_.overslept(), true});
-  phase_ = leader_phase::closed;
 }
 
 // ---- what this process asks for

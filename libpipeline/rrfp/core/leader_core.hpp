@@ -160,7 +160,6 @@ class leader_core {
   void declare_lost(const peer& p, const std::string& why);
   /// This node itself is lost.
   void declare_self_lost(const std::string& message);
-  void give_up_place();
   /// False: it has given up its place.
   bool begin_turn();
   void settle_exchange();
