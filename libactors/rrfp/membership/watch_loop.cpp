@@ -234,16 +234,12 @@ void watcher::remove_files() const {
 
 void watcher::deliver_loss() {
   const std::lock_guard calling{calling_};
-  std::function<void(node_id, std::string)> callback;
-  action::lost lost;
   {
     const std::lock_guard lock{mutex_};
     if (!lost_ || !on_lost_ || loss_delivered_ || leaving_) return;
     loss_delivered_ = true;
-    callback = on_lost_;
-    lost = *lost_;
   }
-  callback(lost.node, lost.message);
+  on_lost_(lost_->node, lost_->message);
 }
 
 void watcher::wind_down() {
