@@ -44,6 +44,7 @@ using membership_core::nodes_max;
 using membership_core::status_bytes_max;
 
 namespace control {
+struct address;
 class life_line;
 }  // namespace control
 
@@ -74,9 +75,9 @@ class process_standing {
   bool is_lost() const { return now().lost.contains(process_); }
   bool is_over() const { return now().is_over; }
 
-  /// Opens the life line of this process on `host`, a numeric address, unless it is open. Returns
-  /// its port; 0: it cannot be opened.
-  std::uint16_t open_life_line(const std::string& host);
+  /// Opens the life line of this process on the host of `here`, unless it is open. Returns its
+  /// port; 0: it cannot be opened.
+  std::uint16_t open_life_line(const control::address& here);
   control::life_line* life_line() const { return life_line_.get(); }
 
  private:

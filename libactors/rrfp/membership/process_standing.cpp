@@ -30,14 +30,10 @@ void process_standing::change(const std::function<void(knowledge&)>& change) {
   change(now_);
 }
 
-std::uint16_t process_standing::open_life_line(const std::string& host) {
-  if (life_line_ != nullptr) return life_line_->port();
-  const auto here = control::numeric_address(host, 0);
-  if (!here) return 0;
-  auto opened = control::life_line::open(*here);
-  if (!opened) return 0;
-  life_line_ = *std::move(opened);
-  return life_line_->port();
+std::uint16_t process_standing::open_life_line(const control::address& here) {
+  if (life_line_ == nullptr)
+    if (auto opened = control::life_line::open(here)) life_line_ = *std::move(opened);
+  return life_line_ != nullptr ? life_line_->port() : 0;
 }
 
 }  // namespace rrfp::actors

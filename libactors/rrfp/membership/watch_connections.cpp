@@ -121,7 +121,7 @@ void watcher::connect() {
 
 std::uint16_t watcher::open_life_line(const address& here) {
   if (options_.standing == nullptr || !options_.hosts.may_lack_nodes()) return 0;
-  return options_.standing->open_life_line(here.host());
+  return options_.standing->open_life_line(here);
 }
 
 claim watcher::own_claim() const {
