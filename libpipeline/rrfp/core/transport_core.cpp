@@ -188,32 +188,30 @@ bool transport_core::is_acceptable(const Header& h, std::uint64_t bytes) {
 }
 
 template <class Header>
-bool transport_core::is_fresh(const Header& h, sequence_window::verdict v,
-                              std::uint64_t ahead_max) {
-  switch (v) {
-    case sequence_window::verdict::fresh: return true;
-    case sequence_window::verdict::duplicate: ++counts_.dropped_duplicate; return false;
-    case sequence_window::verdict::too_far:
+bool transport_core::is_fresh(const Header& h) {
+  constexpr bool is_tensor = std::is_same_v<Header, tensor_header>;
+  constexpr bool is_actor_message = std::is_same_v<Header, actor_message_header>;
+  using enum sequence_window::verdict;
+  auto found = fresh;  // bytes are not numbered
+  if constexpr (is_tensor) found = windows_[{h.message.from, h.message.to}].take(h.sequence);
+  if constexpr (is_actor_message) found = inboxes_[h.from_node].judge(h.sequence);
+  switch (found) {
+    case fresh: break;
+    case duplicate: ++counts_.dropped_duplicate; return false;
+    case too_far:
+      const auto ahead_max = is_tensor ? sequence_window::window_max : ordered_inbox::ahead_max;
       fail(h.from_node, "a message was lost: one of the " + std::to_string(ahead_max) +
                             " before this one never arrived: " + name_of(h));
       return false;
   }
-  return false;
-}
-
-bool transport_core::is_fresh(const tensor_header& h) {
-  return is_fresh(h, windows_[{h.message.from, h.message.to}].take(h.sequence),
-                  sequence_window::window_max);
-}
-
-bool transport_core::is_fresh(const actor_message_header& h) {
-  const auto& inbox = inboxes_[h.from_node];
-  if (!is_fresh(h, inbox.judge(h.sequence), ordered_inbox::ahead_max)) return false;
-  if (inbox.has_room(h.sequence, h.data_bytes, options_.actor_message_bytes_max)) return true;
-  fail(h.from_node, "more than actor_message_bytes_max, " +
-                        std::to_string(options_.actor_message_bytes_max) +
-                        ", waits for an earlier one that never arrived: " + name_of(h));
-  return false;
+  if constexpr (is_actor_message) {
+    const auto bytes_max = options_.actor_message_bytes_max;
+    if (inboxes_[h.from_node].has_room(h.sequence, h.data_bytes, bytes_max)) return true;
+    fail(h.from_node, "more than actor_message_bytes_max, " + std::to_string(bytes_max) +
+                          ", waits for an earlier one that never arrived: " + name_of(h));
+    return false;
+  }
+  return true;
 }
 
 std::vector<std::string> transport_core::in_order(const actor_message_header& h,

@@ -184,11 +184,8 @@ class transport_core {
   bool is_current(const Header& h) const;
   template <class Header>
   bool is_acceptable(const Header& h, std::uint64_t bytes);
-  bool is_fresh(const tensor_header& h);
-  bool is_fresh(const bytes_header&) { return true; }
-  bool is_fresh(const actor_message_header& h);
   template <class Header>
-  bool is_fresh(const Header& h, sequence_window::verdict v, std::uint64_t ahead_max);
+  bool is_fresh(const Header& h);
   struct limit {
     const char* name;
     std::uint64_t bytes_max;
