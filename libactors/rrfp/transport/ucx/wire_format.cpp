@@ -136,21 +136,6 @@ result<std::uint16_t> check_header(std::span<const std::byte> bytes, std::uint32
   return flags;
 }
 
-/// The number of bytes of the shape. Error: a negative dimension, or more than 63 bits.
-result<std::uint64_t> shape_bytes(const tensor_header& h) {
-  std::uint64_t bytes = item_bytes(h.type);
-  bool is_empty = false;
-  for (const auto size : h.sizes()) {
-    if (size < 0) return error{"a dimension is negative: " + std::to_string(size)};
-    if (size == 0)
-      is_empty = true;
-    else if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes) ||
-             bytes > INT64_MAX)
-      return error{"the shape has more bytes than a 64-bit number holds"};
-  }
-  return is_empty ? 0 : bytes;
-}
-
 /// Reads the shape, after the other fields are checked; `bytes` is the length of the header.
 status read_shape(decoder& in, std::size_t bytes, tensor_header& h) {
   if (h.message.kind > payload::copy_piece)
@@ -162,10 +147,20 @@ status read_shape(decoder& in, std::size_t bytes, tensor_header& h) {
   if (h.dims > dims_max) return expected("too many dimensions (most allowed)", dims_max, h.dims);
   const auto length = format<tensor_header>::bytes + h.dims * sizeof(std::int64_t) + hash_bytes;
   if (bytes != length) return expected("length of the header", length, bytes);
-  for (std::size_t i = 0; i < h.dims; ++i) in(h.shape[i]);
-  const auto wanted = shape_bytes(h);
-  if (!wanted) return wanted.failure();
-  if (*wanted != h.data_bytes) return expected("bytes of the shape", *wanted, h.data_bytes);
+  std::uint64_t wanted = item_bytes(h.type);
+  bool is_empty = false;
+  for (std::size_t i = 0; i < h.dims; ++i) {
+    auto& size = h.shape[i];
+    in(size);
+    if (size < 0) return error{"a dimension is negative: " + std::to_string(size)};
+    if (size == 0)
+      is_empty = true;
+    else if (__builtin_mul_overflow(wanted, static_cast<std::uint64_t>(size), &wanted) ||
+             wanted > INT64_MAX)
+      return error{"the shape has more bytes than a 64-bit number holds"};
+  }
+  if (is_empty) wanted = 0;
+  if (wanted != h.data_bytes) return expected("bytes of the shape", wanted, h.data_bytes);
   return success();
 }
 
