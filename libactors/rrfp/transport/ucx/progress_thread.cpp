@@ -54,7 +54,7 @@ bool progress_thread::send_now(work& w) {
   // Calls, faults, and memory of devices, whose context only the progress thread has entered.
   const auto* const t = std::get_if<tensor_send>(&w);
   if (std::holds_alternative<call>(w) || std::holds_alternative<loss>(w) ||
-      (t != nullptr && !t->m.tensor.on_host))
+      (t != nullptr && !t->tensor.on_host))
     return false;
   if (node_.options.inject || (is_this_thread() && !is_between_rounds_)) return false;
   std::unique_lock driving{driving_, std::try_to_lock};

@@ -1,34 +1,18 @@
 #include "sender.hpp"
 
-#include <algorithm>
 #include <utility>
 
 namespace rrfp::actors::ucx {
 
-tensor_header sender::header_of(const tensor_send& s) const {
-  tensor_header h;
-  h.message = s.m.header;
-  h.type = s.m.tensor.type;
-  h.dims = static_cast<std::uint8_t>(s.m.tensor.sizes.size());
-  std::copy_n(s.m.tensor.sizes.begin(), h.dims, h.shape.begin());
-  h.data_bytes = s.m.tensor.bytes();
-  // The host does not hash data in device memory.
-  h.has_data_hash = node_.options.checksum_data && s.m.tensor.on_host;
-  h.data_hash = s.data_hash;
-  return h;
-}
-
 void sender::send(tensor_send s) {
-  auto header = header_of(s);
-  if (!node_.core.number(s.to, header)) return;
-  if (!node_.options.inject) return send_tensor(s.to, header, std::move(s.m.tensor));
-  const auto f = node_.options.inject(s.m.header);
-  if (f.corrupt) header.data_hash ^= 1;
-  for (std::uint32_t i = 0; i < f.duplicates; ++i) send_tensor(s.to, header, s.m.tensor);
+  if (!node_.core.number(s.to, s.header)) return;
+  if (!node_.options.inject) return send_numbered(std::move(s));
+  const auto f = node_.options.inject(s.header.message);
+  if (f.corrupt) s.header.data_hash ^= 1;
+  for (std::uint32_t i = 0; i < f.duplicates; ++i) send_numbered(s);
   if (f.drop) return;
-  if (f.delay.count() > 0)
-    return held_.push({clock::now() + f.delay, held_count_++, header, s.to, s.m.tensor});
-  send_tensor(s.to, header, std::move(s.m.tensor));
+  if (f.delay.count() > 0) return held_.push({clock::now() + f.delay, held_count_++, std::move(s)});
+  send_numbered(std::move(s));
 }
 
 void sender::send(bytes_send s) {
@@ -67,8 +51,7 @@ void sender::send_disconnect(node_id to, bool is_answer, chosen_link by) {
 bool sender::send_due() {
   bool any = false;
   while (!held_.empty() && held_.top().due <= clock::now()) {
-    const auto& h = held_.top();
-    send_tensor(h.to, h.header, h.tensor);
+    send_numbered(held_.top().message);
     held_.pop();
     any = true;
   }
@@ -79,13 +62,13 @@ sender::clock::time_point sender::next_due() const {
   return held_.empty() ? clock::time_point::max() : held_.top().due;
 }
 
-void sender::send_tensor(node_id to, const tensor_header& header, tensor_buffer tensor) {
-  auto o = take(am::tensor, to);
-  o->header_bytes = encode(header, o->header);
-  o->data = tensor.data;
-  o->data_bytes = header.data_bytes;
-  o->tensor = std::move(tensor);
-  hand_over(std::move(o), node_.core.link_for(to, header));
+void sender::send_numbered(tensor_send s) {
+  auto o = take(am::tensor, s.to);
+  o->header_bytes = encode(s.header, o->header);
+  o->data = s.tensor.data;
+  o->data_bytes = s.header.data_bytes;
+  o->tensor = std::move(s.tensor);
+  hand_over(std::move(o), node_.core.link_for(s.to, s.header));
 }
 
 std::unique_ptr<sender::outgoing> sender::take(am kind, node_id to) {

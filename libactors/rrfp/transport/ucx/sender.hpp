@@ -18,8 +18,8 @@ enum class am : unsigned { tensor = 1, bytes = 2, disconnect = 3, actor_message 
 /// A tensor queued for the progress thread; contiguous, in memory that UCX can read.
 struct tensor_send {
   node_id to;
-  message m;
-  std::uint64_t data_hash = 0;
+  tensor_header header;
+  tensor_buffer tensor;
 };
 
 struct bytes_send {
@@ -73,17 +73,14 @@ class sender {
   struct held {
     clock::time_point due;
     std::uint64_t number;
-    tensor_header header;
-    node_id to;
-    tensor_buffer tensor;
+    tensor_send message;
 
     bool operator<(const held& other) const {
       return std::tie(other.due, other.number) < std::tie(due, number);  // the earliest on top
     }
   };
 
-  tensor_header header_of(const tensor_send& s) const;
-  void send_tensor(node_id to, const tensor_header& header, tensor_buffer tensor);
+  void send_numbered(tensor_send s);
   std::unique_ptr<outgoing> take(am kind, node_id to);
   void hand_over(std::unique_ptr<outgoing> o, chosen_link by);
   void done(std::unique_ptr<outgoing> o, ucs_status_t how);

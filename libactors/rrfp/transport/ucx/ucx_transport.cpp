@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <map>
@@ -197,11 +198,16 @@ void ucx_transport::send(message m) {
   RRFP_CHECK(item_bytes(m.tensor.type) > 0, "the dtype of the tensor must have a code");
   RRFP_CHECK(m.tensor.sizes.size() <= ucx::dims_max, "the tensor must have at most 8 dimensions");
   RRFP_CHECK(m.tensor.contiguous, "the tensor must be contiguous");
-  // Hashed here, because all senders of the node share the progress thread.
-  std::uint64_t hash = 0;
-  if (core_->node.options.checksum_data && m.tensor.on_host)
-    hash = ucx::hash_of(std::as_const(m.tensor).content());
-  core_->progress.post(ucx::tensor_send{at_node, std::move(m), hash});
+  messaging::tensor_header h;
+  h.message = m.header;
+  h.type = m.tensor.type;
+  h.dims = static_cast<std::uint8_t>(m.tensor.sizes.size());
+  std::ranges::copy(m.tensor.sizes, h.shape.begin());
+  h.data_bytes = m.tensor.bytes();
+  // Hashed here, because all senders of the node share the progress thread; not in device memory.
+  h.has_data_hash = core_->node.options.checksum_data && m.tensor.on_host;
+  if (h.has_data_hash) h.data_hash = ucx::hash_of(std::as_const(m.tensor).content());
+  core_->progress.post(ucx::tensor_send{at_node, h, std::move(m.tensor)});
 }
 
 std::unique_ptr<tp_coord::rank_channel> ucx_transport::open_channel(const channel_group& group,
