@@ -40,7 +40,6 @@ progress_thread::~progress_thread() {
 }
 
 void progress_thread::post(work w) {
-  if (send_now(w)) return;
   {
     const std::lock_guard lock{mutex_};
     if (closed_ && !std::holds_alternative<loss>(w)) return;
@@ -50,22 +49,26 @@ void progress_thread::post(work w) {
   wake();
 }
 
-bool progress_thread::send_now(work& w) {
-  // Calls, faults, and memory of devices, whose context only the progress thread has entered.
-  const auto* const t = std::get_if<tensor_send>(&w);
-  if (std::holds_alternative<call>(w) || std::holds_alternative<loss>(w) ||
-      (t != nullptr && !t->tensor.on_host))
-    return false;
-  if (node_.options.inject || (is_this_thread() && !is_between_rounds_)) return false;
-  std::unique_lock driving{driving_, std::try_to_lock};
-  if (!driving || closed_ || has_work_) return false;
-  const auto pending = sender_.pending();
-  carry_out(w);
-  const bool needs_progress = sender_.pending() > pending || node_.core.has_ends();
-  driving.unlock();
-  if (needs_progress) wake();
-  return true;
+template <class Message>
+void progress_thread::send(Message m) {
+  bool is_on_host = true;  // only the progress thread has entered the contexts of devices
+  if constexpr (std::is_same_v<Message, tensor_send>) is_on_host = m.tensor.on_host;
+  if (std::unique_lock driving{driving_, std::defer_lock};
+      is_on_host && !node_.options.inject && (!is_this_thread() || is_between_rounds_) &&
+      driving.try_lock() && !closed_ && !has_work_) {
+    const auto pending = sender_.pending();
+    sender_.send(std::move(m));
+    const bool needs_progress = sender_.pending() > pending || node_.core.has_ends();
+    driving.unlock();
+    if (needs_progress) wake();
+    return;
+  }
+  post(std::move(m));
 }
+
+template void progress_thread::send(tensor_send);
+template void progress_thread::send(bytes_send);
+template void progress_thread::send(actor_message_send);
 
 void progress_thread::wake() const {
   if (!sleeps_.load()) return;

@@ -3,7 +3,7 @@
 ///   busy -> idle for `spin` -> arm UCX and sleep -> an event of UCX, a post(), or a due time
 ///
 /// UCX and the parts of the transport that call it are used by the thread that holds `driving_`.
-/// While the progress thread sleeps, post() takes it and sends at once, which saves waking that
+/// While the progress thread sleeps, send() takes it and sends at once, which saves waking that
 /// thread: a sender calls UCX, but never its progress, so no sink runs on a sender's thread.
 ///
 /// The thread sets `sleeps_` and then checks the queue once more before it sleeps; post() adds to
@@ -40,6 +40,10 @@ class progress_thread {
   ~progress_thread();
 
   const std::string& address() const { return worker_->address(); }
+  /// Sends from the thread of the caller, if the progress thread sleeps or is between two rounds,
+  /// and nothing is queued; else posts the message. `Message`: what sender::send() takes.
+  template <class Message>
+  void send(Message m);
   /// Queues work for the thread. Called from any thread; after stop() the work is dropped.
   void post(work w);
   /// Runs `f` on the progress thread and returns its result; empty once that has stopped. Must not
@@ -55,9 +59,6 @@ class progress_thread {
   using clock = std::chrono::steady_clock;
 
   void run();
-  /// Sends from the thread of the caller, if the progress thread sleeps or is between two rounds,
-  /// and nothing is queued.
-  bool send_now(work& w);
   void carry_out(work& w);
   void wake() const;
   bool work_once();

@@ -32,11 +32,11 @@ class ucx_transport::core {
     });
   }
 
-  std::optional<node_id> node_of(const rank_address& address) const {
+  /// This node, if there is no route.
+  node_id node_of(const rank_address& address) const {
     const std::shared_lock lock{routes_mutex_};
     const auto found = routes_.find(address);
-    if (found == routes_.end()) return std::nullopt;
-    return found->second;
+    return found == routes_.end() ? node.options.node : found->second;
   }
   void route(rank_address address, node_id at_node) {
     const std::unique_lock lock{routes_mutex_};
@@ -130,7 +130,7 @@ class ucx_channel final : public tp_coord::rank_channel {
     s.header.data_bytes = data.size();
     s.header.has_data_hash = core_->node.options.checksum_data;
     if (s.header.has_data_hash) s.header.data_hash = ucx::hash_of(data);
-    core_->progress.post(std::move(s));
+    core_->progress.send(std::move(s));
   }
 
   const std::shared_ptr<Core> core_;
@@ -186,9 +186,8 @@ void ucx_transport::bind(rank_address address, message_sink sink) {
 }
 
 void ucx_transport::send(message m) {
-  const auto own = core_->node.options.node;
-  const auto at_node = core_->node_of(m.header.to).value_or(own);
-  if (at_node == own) {
+  const auto at_node = core_->node_of(m.header.to);
+  if (at_node == core_->node.options.node) {
     RRFP_CHECK(core_->node.sinks.deliver(std::move(m)) != messaging::delivery::not_bound,
                "the receiver must be bound here or routed to another node");
     return;
@@ -207,15 +206,14 @@ void ucx_transport::send(message m) {
   // Hashed here, because all senders of the node share the progress thread; not in device memory.
   h.has_data_hash = core_->node.options.checksum_data && m.tensor.on_host;
   if (h.has_data_hash) h.data_hash = ucx::hash_of(std::as_const(m.tensor).content());
-  core_->progress.post(ucx::tensor_send{at_node, h, std::move(m.tensor)});
+  core_->progress.send(ucx::tensor_send{at_node, h, std::move(m.tensor)});
 }
 
 std::unique_ptr<tp_coord::rank_channel> ucx_transport::open_channel(const channel_group& group,
                                                                     rank_id own) {
   RRFP_CHECK(own.value() < group.members.size(), "a rank must be a member of its group");
   std::vector<node_id> nodes;
-  for (const auto& member : group.members)
-    nodes.push_back(core_->node_of(member).value_or(core_->node.options.node));
+  for (const auto& member : group.members) nodes.push_back(core_->node_of(member));
   return std::make_unique<ucx_channel<core>>(core_, group.id, own, std::move(nodes));
 }
 
@@ -228,7 +226,7 @@ void ucx_transport::on_actor_message(actor_message_reader read) {
 }
 
 void ucx_transport::send_actor_message(node_id to, std::string bytes) {
-  core_->progress.post(ucx::actor_message_send{to, std::move(bytes)});
+  core_->progress.send(ucx::actor_message_send{to, std::move(bytes)});
 }
 
 void ucx_transport::close() { core_->close(); }
