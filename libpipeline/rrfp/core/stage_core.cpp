@@ -71,12 +71,6 @@ class stage_core::impl {
     make_tables(shape_);
   }
 
-  std::span<const action> on(const event& e) {
-    actions_.clear();
-    std::visit([this](const auto& x) { handle(x); }, e);
-    return actions_;
-  }
-
   stage_snapshot snapshot() const {
     const auto microbatches = shape_.microbatches;
     stage_snapshot s{.step = step_,
@@ -109,23 +103,6 @@ class stage_core::impl {
     return s;
   }
 
-  const stage_config config_;
-  const policy_factory make_policy_;
-  ranking ranking_;
-  memory_slots slots_;
-  counted_bitmap left_;
-  std::vector<running_launch> running_;
-  std::uint32_t ready() const { return ready_.count; }
-  std::uint32_t microbatches() const { return is_empty_ ? 0 : shape_.microbatches; }
-
-  std::optional<task> next() const {
-    if (aborted_ || running_.size() > config_.lookahead) return std::nullopt;
-    const auto chosen = best();
-    if (chosen.position == none) return std::nullopt;
-    return ranking_.at(chosen.position);
-  }
-
- private:
   std::uint32_t position(task_kind kind, microbatch_id mb, chunk_id chunk) const {
     return ranking_.position(kind, mb, chunk);
   }
@@ -322,22 +299,23 @@ class stage_core::impl {
   }
 
   candidate best() const {
-    return config_.mode == dispatch_mode::in_order ? next_in_order() : best_ready();
-  }
-
-  candidate best_ready() const {
+    if (config_.mode == dispatch_mode::in_order) return next_in_order();
     if (ready_.count == 0) return {};
     bool bound_before = false;
     for (const auto number : ranking_.order(view())) {
       const auto lane = ranking_.lane(number);
       if (lane.begin == lane.end) continue;
-      auto blocked = none;
-      const auto best = best_in(lane, blocked);
-      if (best == none) {
+      auto blocked = none;  // the best-ranked task that memory does not allow
+      const auto at =
+          under_back_pressure()
+              ? best_under_back_pressure(lane, blocked)
+              : std::min({first_of(ready_.others, lane), first_of(ready_.forwards, lane),
+                          best_admission(lane, blocked)});
+      if (at == none) {
         bound_before = bound_before || blocked != none;
         continue;
       }
-      return {best, reason_for(best, lane, bound_before || blocked < best)};
+      return {at, reason_for(at, lane, bound_before || blocked < at)};
     }
     if (config_.early_forwards == 0 || !running_.empty()) return {};
     return best_of_spare_time();
@@ -361,14 +339,6 @@ class stage_core::impl {
           return {at, reason_for(at, lane, true), true};
     }
     return {};
-  }
-
-  /// The best-ranked ready task of a range that memory allows; `blocked` becomes the best-ranked
-  /// one that it does not allow.
-  std::uint32_t best_in(lane_range range, std::uint32_t& blocked) const {
-    if (under_back_pressure()) return best_under_back_pressure(range, blocked);
-    return std::min({first_of(ready_.others, range), first_of(ready_.forwards, range),
-                     best_admission(range, blocked)});
   }
 
   static std::uint32_t first_of(const priority_bitmap& ready, lane_range range) {
@@ -632,12 +602,21 @@ class stage_core::impl {
     return left(from->what.kind, t.mb, from->what.chunk);
   }
 
+  const stage_config config_;
+  const policy_factory make_policy_;
   rank_set all_ranks_ = 0;
+  std::uint64_t next_seq_ = 0;
+  std::vector<action> actions_;
 
   // ---- the step
   step_id step_;
   pipeline_shape shape_;   ///< of the last step that had microbatches
   bool is_empty_ = false;  ///< without microbatches
+  bool aborted_ = false;
+  ranking ranking_;
+  memory_slots slots_;
+  counted_bitmap left_;
+  std::vector<running_launch> running_;
   /// The last decision, if it was to wait.
   std::optional<wait> waiting_;
   std::vector<progress> progress_;
@@ -652,9 +631,6 @@ class stage_core::impl {
   std::uint32_t backwards_launched_ = 0;
   std::uint32_t early_ = 0;  ///< F that have run early and not again
   std::uint32_t oldest_unfinished_ = 0;
-  std::uint64_t next_seq_ = 0;
-  bool aborted_ = false;
-  std::vector<action> actions_;
 };
 
 stage_core::stage_core(stage_config config, policy_factory make_policy)
@@ -663,17 +639,27 @@ stage_core::stage_core(stage_core&&) noexcept = default;
 stage_core& stage_core::operator=(stage_core&&) noexcept = default;
 stage_core::~stage_core() = default;
 
-std::span<const action> stage_core::on(const event& e) { return impl_->on(e); }
+std::span<const action> stage_core::on(const event& e) {
+  impl_->actions_.clear();
+  std::visit([this](const auto& x) { impl_->handle(x); }, e);
+  return impl_->actions_;
+}
 const stage_config& stage_core::config() const { return impl_->config_; }
-std::uint32_t stage_core::microbatches() const { return impl_->microbatches(); }
+std::uint32_t stage_core::microbatches() const {
+  return impl_->is_empty_ ? 0 : impl_->shape_.microbatches;
+}
 const policy& stage_core::hint() const { return impl_->ranking_.hint(); }
 const memory_use& stage_core::memory() const { return impl_->slots_.use(); }
 std::uint32_t stage_core::outstanding() const {
   return static_cast<std::uint32_t>(impl_->running_.size());
 }
 std::uint32_t stage_core::remaining() const { return impl_->left_.count(); }
-std::uint32_t stage_core::ready() const { return impl_->ready(); }
-std::optional<task> stage_core::next() const { return impl_->next(); }
+std::uint32_t stage_core::ready() const { return impl_->ready_.count; }
+std::optional<task> stage_core::next() const {
+  if (impl_->aborted_ || impl_->running_.size() > config().lookahead) return std::nullopt;
+  const auto chosen = impl_->best().position;
+  return chosen == none ? std::nullopt : std::optional{impl_->ranking_.at(chosen)};
+}
 bool stage_core::step_complete() const { return remaining() == 0 && outstanding() == 0; }
 stage_snapshot stage_core::snapshot() const { return impl_->snapshot(); }
 
