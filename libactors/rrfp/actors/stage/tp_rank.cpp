@@ -108,11 +108,17 @@ class execution {
     if (!output_.defined()) return post(rank->supervisor, done_);
     rank->counters->sent.add();
     rank->counters->sent_bytes.add(output_.bytes());
-    if (gate == nullptr || destination().to.stage == rank->address.stage) {
-      send_out(rank, {destination(), std::move(output_)});
+    const auto& from = rank->address;
+    const auto to = context.setup.shape.consumer_of(from.stage, run_.launched.what).value();
+    const rank_address receiver{to.stage, from.rank, from.replica};
+    message output{
+        {payload_for(to.what.kind), run_.step, to.what.mb, to.what.chunk, from, receiver},
+        std::move(output_)};
+    if (gate == nullptr || to.stage == from.stage) {
+      send_out(rank, std::move(output));
       return post(rank->supervisor, done_);
     }
-    gate->send_output({destination(), std::move(output_)}, [rank = rank, done = done_]() mutable {
+    gate->send_output(std::move(output), [rank = rank, done = done_]() mutable {
       done.released = rank->context->now();
       post(rank->supervisor, done);
     });
@@ -122,14 +128,6 @@ class execution {
   bool succeeded = false;
 
  private:
-  /// The header of the message with the output.
-  message_header destination() const {
-    const auto& from = rank->address;
-    const auto to = rank->context->setup.shape.consumer_of(from.stage, run_.launched.what).value();
-    return {payload_for(to.what.kind),          run_.step, to.what.mb, to.what.chunk, from,
-            {to.stage, from.rank, from.replica}};
-  }
-
   const run_launch run_;
   tensor_buffer input_;
   const std::optional<message_header> sum_header_;
