@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <stdexcept>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -36,12 +35,9 @@ caf::behavior stage_supervisor::make_behavior() {
       [this](const restore_state& m) { send_to_ranks(m); },
       [this](const state_restored& m) { post(job_, m); },
       [this](const begin_step& m) { guarded([&] { begin(m); }); },
-      [this](const arrived& m) { guarded([&] { on_arrived(m); }); },
+      [this](const arrived& m) { on_arrived(m); },
       [this](const launch_done& m) { on_launch_done(m); },
-      [this](decide_now) {
-        decision_requested_ = false;
-        if (!is_broken_) guarded([this] { choose(); });
-      },
+      [this](decide_now) { guarded([this] { choose(); }); },
       [this](rank_step_ended& m) { on_rank_step_ended(m); },
       [this](const apply_update& m) { send_to_ranks(m); },
       [this](const update_applied& m) { post(job_, m); },
@@ -135,8 +131,8 @@ void stage_supervisor::on_arrived(const arrived& m) {
     return;
   }
   if (m.mb.value() >= core_.microbatches())
-    throw std::runtime_error(fmt::format("{}: an input of microbatch {}: expected less than {}",
-                                         to_string(m.step), m.mb.value(), core_.microbatches()));
+    return fail(fmt::format("{}: an input of microbatch {}: expected less than {}",
+                            to_string(m.step), m.mb.value(), core_.microbatches()));
   const input_arrived input{m.kind, m.mb, m.chunk, m.rank};
   notify_core(input);
   if (ranks_.size() > 1)
@@ -194,12 +190,17 @@ void stage_supervisor::count_behind() {
 }
 
 void stage_supervisor::choose() {
-  if (phase_ != stage_phase::running) return;
+  decision_requested_ = false;
+  if (is_broken_ || phase_ != stage_phase::running) return;
   for (const auto& a : notify_core(decide{})) {
     if (context_->setup.record_transcripts) transcript_.push_back(to_line(a));
     std::visit([this](const auto& x) { perform(x); }, a);
   }
-  count_gauges();
+  const auto& memory = core_.memory();
+  counters_.ready.set(core_.ready());
+  counters_.outstanding.set(core_.outstanding());
+  counters_.slots.set(memory.slots);
+  counters_.slot_bytes.set(memory.bytes);
   if (!core_.step_complete()) return;
   phase_ = stage_phase::ending;
   send_to_ranks(end_step{step_});
@@ -263,14 +264,6 @@ void stage_supervisor::on_rank_step_ended(rank_step_ended& m) {
   outcome_.in_backward = times_.front().in_backward;
   outcome_.in_weight = times_.front().in_weight;
   post(job_, std::move(outcome_));
-}
-
-void stage_supervisor::count_gauges() {
-  const auto& memory = core_.memory();
-  counters_.ready.set(core_.ready());
-  counters_.outstanding.set(core_.outstanding());
-  counters_.slots.set(memory.slots);
-  counters_.slot_bytes.set(memory.bytes);
 }
 
 stage_state stage_supervisor::state() const {

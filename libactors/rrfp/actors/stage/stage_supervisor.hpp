@@ -59,7 +59,6 @@ class stage_supervisor : public actor_base, public runs_anywhere {
   void perform(const rrfp::launch& l);  // CAF actors have a launch() of their own
   void perform(const rrfp::wait& w);
   void end_wait(std::int64_t now);
-  void count_gauges();
   std::string describe(const stage_state& s) const;
   stage_state state() const;
   /// The stage's part of the node's hang report.
