@@ -151,7 +151,7 @@ TEST_CASE(
 
   const auto arrival_of = [](task_kind kind, std::uint32_t mb, std::uint32_t chunk,
                              std::uint32_t rank) {
-    return arrived{step_id{1}, kind, microbatch_id{mb}, chunk_id{chunk}, rank_id{rank}};
+    return arrived{step_id{1}, {kind, microbatch_id{mb}, chunk_id{chunk}, rank_id{rank}}};
   };
   CHECK(refusal_of(arrival_of(task_kind::backward, 7, 1, 3)) == "");
   CHECK(refusal_of(arrival_of(task_kind::weight, 7, 1, 3)) ==

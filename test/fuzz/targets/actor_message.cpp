@@ -22,7 +22,7 @@ const job_dimensions dimensions{run.shape, run.ranks, run.replicas};
 // What actors do with messages that fit the run.
 template <class Message>
 void use(const Message&) {}
-void use(const arrived& m) { run.shape.index(m.mb, m.chunk); }
+void use(const arrived& m) { run.shape.index(m.input.mb, m.input.chunk); }
 void use(const run_launch& m) {
   run.shape.index(m.launched.what.mb, m.launched.what.chunk);
   const auto whole = m.launched.piece.share_of(1000);

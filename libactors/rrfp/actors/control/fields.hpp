@@ -18,6 +18,7 @@ auto fields(auto f, reason& x) { return f(x.why, x.skipped); }
 auto fields(auto f, fold_range& x) { return f(x.first, x.count); }
 auto fields(auto f, task_piece& x) { return f(x.number, x.count); }
 auto fields(auto f, launch& x) { return f(x.seq, x.what, x.why, x.folds, x.piece, x.pass); }
+auto fields(auto f, input_arrived& x) { return f(x.kind, x.mb, x.chunk, x.rank); }
 auto fields(auto f, wait& x) { return f(x.why, x.head); }
 auto fields(auto f, memory_use& x) {
   return f(x.slots, x.slots_peak, x.bytes, x.bytes_peak, x.activations, x.activations_peak);

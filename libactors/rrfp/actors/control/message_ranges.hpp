@@ -80,7 +80,7 @@ class range_check {
   void check_together(const restore_state&) { needs("copies", run_.copies); }
   void check_together(const copy_state&) { needs("copies", run_.copies); }
   void check_together(const task_piece& x) { below("piece", x.number, x.count); }
-  void check_together(const arrived& x) {
+  void check_together(const input_arrived& x) {
     below("the kind of an arrival", static_cast<std::uint64_t>(x.kind),
           std::uint64_t(task_kind::weight));
   }

@@ -76,10 +76,7 @@ struct begin_step {
 /// The input of a task has arrived on a rank.
 struct arrived {
   step_id step;
-  task_kind kind = task_kind::forward;
-  microbatch_id mb;
-  chunk_id chunk;
-  rank_id rank;
+  input_arrived input;
 };
 /// Local. A supervisor to itself: all earlier messages are handled; choose the next task.
 struct decide_now {};
@@ -227,7 +224,7 @@ struct job_ended {
 };
 
 auto fields(auto f, begin_step& x) { return f(x.step, x.purpose, x.microbatches); }
-auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank); }
+auto fields(auto f, arrived& x) { return f(x.step, x.input); }
 auto fields(auto f, run_launch& x) { return f(x.step, x.launched); }
 auto fields(auto f, launch_done& x) {
   return f(x.step, x.launched, x.rank, x.begin, x.end, x.delay, x.late, x.released, x.held_bytes,

@@ -130,13 +130,12 @@ void stage_supervisor::on_arrived(const arrived& m) {
     early_.push_back(m);
     return;
   }
-  if (m.mb.value() >= core_.microbatches())
+  if (m.input.mb.value() >= core_.microbatches())
     return fail(fmt::format("{}: an input of microbatch {}: expected less than {}",
-                            to_string(m.step), m.mb.value(), core_.microbatches()));
-  const input_arrived input{m.kind, m.mb, m.chunk, m.rank};
-  notify_core(input);
+                            to_string(m.step), m.input.mb.value(), core_.microbatches()));
+  notify_core(m.input);
   if (ranks_.size() > 1)
-    if (const auto waited = ledger_.arrive(input, context_->now()))
+    if (const auto waited = ledger_.arrive(m.input, context_->now()))
       counters_.tp_waits.observe(*waited);
   request_decision();
 }

@@ -231,8 +231,8 @@ void tp_rank::on_tensor(message& m) {
   RRFP_CHECK(!input.tensor.defined(), "an input arrives once");
   input = {h.step, std::move(m.tensor)};
   setup_->counters->inputs_waiting.set(++inputs_waiting_);
-  post(setup_->supervisor, arrived{h.step, forward ? task_kind::forward : task_kind::backward, h.mb,
-                                   h.chunk, setup_->address.rank});
+  const auto kind = forward ? task_kind::forward : task_kind::backward;
+  post(setup_->supervisor, arrived{h.step, {kind, h.mb, h.chunk, setup_->address.rank}});
 }
 
 tp_rank::waiting_input& tp_rank::input_of(bool forward, microbatch_id mb, chunk_id chunk) {
@@ -289,7 +289,7 @@ void tp_rank::begin(const begin_step& m) {
   // F loads its own data, so the first stage's inputs count as arrived.
   for (std::uint32_t mb = 0; mb < microbatches; ++mb)
     post(setup_->supervisor,
-         arrived{step, task_kind::forward, microbatch_id{mb}, first.chunk, setup_->address.rank});
+         arrived{step, {task_kind::forward, microbatch_id{mb}, first.chunk, setup_->address.rank}});
 }
 
 void tp_rank::start(const run_launch& l) {
