@@ -73,7 +73,7 @@ void measure(const std::string& name, const torch::nn::Module& parameters, forwa
     l.what = {kind, microbatch_id{0}, chunk_id{0}};
     l.folds = {microbatch_id{0}, folds ? 1U : 0U};
     const auto begin = thread_ms();
-    stage->run(l, std::move(with));
+    stage->run(l, to_buffer(std::move(with)));
     return thread_ms() - begin;
   };
   std::vector<double> fused, b, w, both;

@@ -277,11 +277,11 @@ std::vector<at::Tensor> step_of(const part& p, const std::vector<at::Tensor>& xs
           .value();
   stage->begin_step(step_id{0});
   for (std::uint32_t mb = 0; mb < microbatches; ++mb)
-    stage->run(launch_of(task_kind::forward, mb), xs[mb].clone());
+    stage->run(launch_of(task_kind::forward, mb), to_buffer(xs[mb].clone()));
   std::vector<at::Tensor> all(microbatches);
   const auto backward = [&](const launch& l) {
     const auto mb = l.what.mb.value();
-    all[mb] = stage->run(l, gys[mb].clone());
+    all[mb] = to_tensor(stage->run(l, to_buffer(gys[mb].clone())));
   };
   const std::vector<std::uint32_t> order{2, 0, 3, 1};
   if (how == way::fused) {
@@ -292,7 +292,7 @@ std::vector<at::Tensor> step_of(const part& p, const std::vector<at::Tensor>& xs
     backward(launch_of(task_kind::backward_weight, 0, 1));
     backward(launch_of(task_kind::backward, 3));
     backward(launch_of(task_kind::backward_weight, 1, 2, 1));
-    stage->run(launch_of(task_kind::weight, 3, 1, 3), at::Tensor{});
+    stage->run(launch_of(task_kind::weight, 3, 1, 3), {});
   } else {
     for (const auto mb : order) backward(launch_of(task_kind::backward, mb));
     for (std::uint32_t mb = 0; mb < microbatches; ++mb) {
@@ -300,7 +300,7 @@ std::vector<at::Tensor> step_of(const part& p, const std::vector<at::Tensor>& xs
       for (std::uint32_t n = 0; n < pieces; ++n) {
         auto l = launch_of(task_kind::weight, mb, n + 1 == pieces ? 1 : 0, mb);
         l.piece = {n, pieces};
-        stage->run(l, at::Tensor{});
+        stage->run(l, {});
       }
     }
   }
@@ -423,14 +423,14 @@ TEST_CASE("between B and W a stage holds the inputs and gradients of its product
                           std::move(chunks), std::make_shared<uneven_source>(microbatches))
           .value();
   stage->begin_step(step_id{0});
-  stage->run(launch_of(task_kind::forward, 0), wave(p.input, 1));
+  stage->run(launch_of(task_kind::forward, 0), to_buffer(wave(p.input, 1)));
   // x, the inputs of both gelu and of cos, and the inputs of two products.
   CHECK(stage->meter().current() == 6 * bytes);
   {
-    const auto sent = stage->run(launch_of(task_kind::backward, 0), wave(p.input, 2));
+    const auto sent = stage->run(launch_of(task_kind::backward, 0), to_buffer(wave(p.input, 2)));
     CHECK(stage->meter().current() == 6 * bytes);  // three inputs, three gradients
   }
-  stage->run(launch_of(task_kind::weight, 0, 1), at::Tensor{});
+  stage->run(launch_of(task_kind::weight, 0, 1), {});
   CHECK(stage->meter().current() == 0);
 }
 
@@ -453,13 +453,13 @@ TEST_CASE("B frees activations that W does not need while it runs") {
                           std::move(chunks), std::make_shared<uneven_source>(microbatches))
           .value();
   stage->begin_step(step_id{0});
-  stage->run(launch_of(task_kind::forward, 0), wave(p.input, 1));
+  stage->run(launch_of(task_kind::forward, 0), to_buffer(wave(p.input, 1)));
   // Inputs of 20 products and 20 activations; a gradient replaces each input of an activation.
   CHECK(stage->meter().current() == 40 * bytes);
-  stage->run(launch_of(task_kind::backward, 0), wave(p.input, 2));
+  stage->run(launch_of(task_kind::backward, 0), to_buffer(wave(p.input, 2)));
   CHECK(stage->meter().current() == 40 * bytes);
   CHECK(stage->meter().peak() < 46 * bytes);
-  stage->run(launch_of(task_kind::weight, 0, 1), at::Tensor{});
+  stage->run(launch_of(task_kind::weight, 0, 1), {});
   CHECK(stage->meter().current() == 0);
 }
 
@@ -481,10 +481,10 @@ TEST_CASE("W computes all gradients of a first stage without own operators") {
                                          std::move(chunks), std::make_shared<uneven_source>(1))
                          .value();
   stage->begin_step(step_id{0});
-  stage->run(launch_of(task_kind::forward, 0), at::Tensor{});
-  CHECK_FALSE(stage->run(launch_of(task_kind::backward, 0), gy.clone()).defined());
+  stage->run(launch_of(task_kind::forward, 0), {});
+  CHECK_FALSE(stage->run(launch_of(task_kind::backward, 0), to_buffer(gy.clone())).defined());
   CHECK_FALSE(w.grad().defined());
-  stage->run(launch_of(task_kind::weight, 0, 1), at::Tensor{});
+  stage->run(launch_of(task_kind::weight, 0, 1), {});
   CHECK(at::equal(w.grad(), expected[0]));
   CHECK(stage->meter().current() == 0);
 }

@@ -88,7 +88,7 @@ TEST_CASE("a stage's memory follows its microbatches") {
   // Split: with W pending the microbatches still hold memory, more than with a fused backward.
   stage.begin_step(step_id{0});
   CHECK(meter.current() == 0);
-  stage.run(launch_of(task_kind::forward, 0), at::Tensor{});
+  stage.run(launch_of(task_kind::forward, 0), {});
   const auto one_forward = meter.current();
 
   // The estimate matches the bytes held, within a few small tensors.
@@ -99,19 +99,19 @@ TEST_CASE("a stage's memory follows its microbatches") {
   CHECK(static_cast<double>(one_forward) ==
         Approx(static_cast<double>(expected.activation_bytes)).epsilon(0.01));
 
-  stage.run(launch_of(task_kind::backward, 0), at::Tensor{});
+  stage.run(launch_of(task_kind::backward, 0), {});
   CHECK(static_cast<double>(meter.current()) ==
         Approx(static_cast<double>(expected.pending_weight_bytes)).epsilon(0.01));
-  stage.run(launch_of(task_kind::forward, 1), at::Tensor{});
-  stage.run(launch_of(task_kind::backward, 1), at::Tensor{});
+  stage.run(launch_of(task_kind::forward, 1), {});
+  stage.run(launch_of(task_kind::backward, 1), {});
   const auto two_pending = meter.current();
   CHECK(two_pending > one_forward);
-  stage.run(launch_of(task_kind::weight, 1), at::Tensor{});  // not its turn yet
+  stage.run(launch_of(task_kind::weight, 1), {});  // not its turn yet
   CHECK(meter.current() == two_pending);
-  stage.run(launch_of(task_kind::weight, 0, {microbatch_id{0}, 2}), at::Tensor{});
+  stage.run(launch_of(task_kind::weight, 0, {microbatch_id{0}, 2}), {});
   CHECK(meter.current() == 0);
-  stage.run(launch_of(task_kind::forward, 2), at::Tensor{});
-  stage.run(launch_of(task_kind::backward_weight, 2, {microbatch_id{2}, 1}), at::Tensor{});
+  stage.run(launch_of(task_kind::forward, 2), {});
+  stage.run(launch_of(task_kind::backward_weight, 2, {microbatch_id{2}, 1}), {});
   CHECK(meter.current() == 0);
   finish();
   CHECK(meter.current() == 0);
@@ -119,8 +119,8 @@ TEST_CASE("a stage's memory follows its microbatches") {
 
   stage.begin_step(step_id{1});
   for (std::uint32_t mb = 0; mb < 3; ++mb) {
-    stage.run(launch_of(task_kind::forward, mb), at::Tensor{});
-    stage.run(launch_of(task_kind::backward_weight, mb, {microbatch_id{mb}, 1}), at::Tensor{});
+    stage.run(launch_of(task_kind::forward, mb), {});
+    stage.run(launch_of(task_kind::backward_weight, mb, {microbatch_id{mb}, 1}), {});
     CHECK(meter.current() == 0);
   }
   finish();
@@ -142,12 +142,12 @@ TEST_CASE("a stage does not hold what it sends, but holds what it receives") {
   };
   p.stage(0).begin_step(step_id{0});
   p.stage(1).begin_step(step_id{0});
-  auto activation = p.stage(0).run(launch_of(task_kind::forward, 0), at::Tensor{});
-  CHECK(activation.nbytes() == expected[0].boundary_bytes);
+  auto activation = p.stage(0).run(launch_of(task_kind::forward, 0), {});
+  CHECK(activation.bytes() == expected[0].boundary_bytes);
   check(0, expected[0].activation_bytes);
   p.stage(1).run(launch_of(task_kind::forward, 0), std::move(activation));
   check(1, expected[1].activation_bytes);
-  auto gradient = p.stage(1).run(launch_of(task_kind::backward, 0), at::Tensor{});
+  auto gradient = p.stage(1).run(launch_of(task_kind::backward, 0), {});
   check(1, expected[1].pending_weight_bytes);
   p.stage(0).run(launch_of(task_kind::backward, 0), std::move(gradient));
   check(0, expected[0].pending_weight_bytes);

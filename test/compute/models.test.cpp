@@ -221,7 +221,7 @@ TEST_CASE("bfloat16 computes narrow and keeps weights wide, with the same bits i
   p.stage(0).begin_step(step_id{0});
   launch l;
   l.what = {task_kind::forward, microbatch_id{0}, chunk_id{0}};
-  CHECK(p.stage(0).run(l, at::Tensor{}).scalar_type() == at::kBFloat16);
+  CHECK(p.stage(0).run(l, {}).type == dtype::bfloat16);
 }
 
 TEST_CASE("the estimate knows every family's parameters, activations and pending gradients") {
@@ -238,7 +238,7 @@ TEST_CASE("the estimate knows every family's parameters, activations and pending
   pipeline_options options;
   options.recompute = recompute;
   pipeline p(model, small_train(), shape, data, options);
-  at::Tensor flowing;
+  tensor_buffer flowing;
   for (std::uint32_t s = 0; s < 3; ++s) {
     INFO("stage " << s << ", images " << sees << ", recompute " << recompute);
     const auto chunk = make_model_chunk(model, nth_part(model, s, 3), 1).value();
@@ -252,7 +252,7 @@ TEST_CASE("the estimate knows every family's parameters, activations and pending
     launch l;
     l.what = {task_kind::forward, microbatch_id{0}, chunk_id{0}};
     flowing = p.stage(s).run(l, std::move(flowing));
-    if (s < 2) CHECK(flowing.nbytes() == expected[s].boundary_bytes);
+    if (s < 2) CHECK(flowing.bytes() == expected[s].boundary_bytes);
     CHECK(static_cast<double>(p.stage(s).meter().current()) ==
           Approx(static_cast<double>(expected[s].activation_bytes)).epsilon(0.05).margin(64));
   }

@@ -186,7 +186,7 @@ TEST_CASE(
   const auto in_forward = on_ranks(2, [](const shared_group& g) {
     const auto stage = stage_of_rank(wide_model(), g);
     stage->begin_step(step_id{5});
-    return caught([&] { stage->run(launch_of(task_kind::forward, g->rank(), 0), at::Tensor{}); });
+    return caught([&] { stage->run(launch_of(task_kind::forward, g->rank(), 0), {}); });
   });
   for (const auto& text : in_forward) {
     CHECK_THAT(text, Catch::StartsWith("collective: stage 0, F") &&
@@ -196,10 +196,10 @@ TEST_CASE(
   const auto in_backward = on_ranks(2, [](const shared_group& g) {
     const auto stage = stage_of_rank(wide_model(), g);
     stage->begin_step(step_id{5});
-    stage->run(launch_of(task_kind::forward, 0, 0), at::Tensor{});
-    stage->run(launch_of(task_kind::forward, 1, 1), at::Tensor{});
+    stage->run(launch_of(task_kind::forward, 0, 0), {});
+    stage->run(launch_of(task_kind::forward, 1, 1), {});
     const auto kind = g->rank() == 0 ? task_kind::backward : task_kind::backward_weight;
-    return caught([&] { stage->run(launch_of(kind, g->rank(), 2), at::Tensor{}); });
+    return caught([&] { stage->run(launch_of(kind, g->rank(), 2), {}); });
   });
   CHECK_THAT(in_backward[0], Catch::StartsWith("collective: stage 0, B0 of step 6: the ranks"));
   CHECK_THAT(in_backward[1], Catch::StartsWith("collective: stage 0, BW1 of step 6: the ranks"));
@@ -215,7 +215,7 @@ TEST_CASE("a missing rank is named within the time limit") {
         const auto stage = stage_of_rank(wide_model(), g);
         stage->begin_step(step_id{0});
         if (g->rank() == 1) return std::string();
-        return caught([&] { stage->run(launch_of(task_kind::forward, 0, 0), at::Tensor{}); });
+        return caught([&] { stage->run(launch_of(task_kind::forward, 0, 0), {}); });
       });
   for (const auto r : {0u, 2u, 3u}) {
     CHECK_THAT(texts[r], Catch::StartsWith("collective: stage 0, F0") &&

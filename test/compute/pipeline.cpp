@@ -77,7 +77,7 @@ fold_range pipeline::folds_after(place at) {
 void pipeline::run_pieces(stage_compute& stage, launch& l) {
   const auto folds = std::exchange(l.folds, {l.what.mb, 0});
   l.piece.count = 1 + random_() % 4;
-  for (; !l.piece.is_last(); ++l.piece.number) stage.run(l, at::Tensor{});
+  for (; !l.piece.is_last(); ++l.piece.number) stage.run(l, {});
   l.folds = folds;
 }
 
@@ -100,7 +100,7 @@ void pipeline::run(const todo& t) {
   if (has_weight(t.what.kind)) l.folds = folds_after(here);
   auto& stage = *stages_[t.stage.value()];
   if (t.what.kind == task_kind::weight && l.folds.count > 0) run_pieces(stage, l);
-  const auto out = stage.run(l, std::move(input));
+  const auto out = to_tensor(stage.run(l, to_buffer(std::move(input))));
   if (t.what.kind == task_kind::forward) {
     if (l.ends_task()) is_forward_done_[here] = true;
     if (out.defined()) activations_[{here.first + 1, here.second}] = out;

@@ -108,7 +108,7 @@ TEST_CASE("a loss that is not finite names stage, microbatch and step") {
   }
   const auto stage = stage_of(std::move(module), std::make_shared<uneven_source>(2));
   stage->begin_step(step_id{7});
-  const auto e = caught([&] { stage->run(forward_of(1), at::Tensor{}); });
+  const auto e = caught([&] { stage->run(forward_of(1), {}); });
   CHECK(e.fault() == compute_fault::non_finite_loss);
   CHECK_THAT(e.what(), Catch::Contains("stage 0") && Catch::Contains("F1") &&
                            Catch::Contains("step 8") && Catch::Contains("microbatch 1") &&
@@ -118,14 +118,14 @@ TEST_CASE("a loss that is not finite names stage, microbatch and step") {
 TEST_CASE("an exception of a library becomes a compute_error of one line") {
   const auto wrong = stage_of(whole_model(), std::make_shared<wrong_source>());
   wrong->begin_step(step_id{3});
-  const auto e = caught([&] { wrong->run(forward_of(0), at::Tensor{}); });
+  const auto e = caught([&] { wrong->run(forward_of(0), {}); });
   CHECK(e.fault() == compute_fault::library);
   CHECK_THAT(e.what(), Catch::Contains("stage 0, F0 of step 4") && Catch::Contains("index"));
   CHECK_THAT(e.what(), !Catch::Contains("\n"));
 
   const auto broken = stage_of(whole_model(), std::make_shared<broken_source>());
   broken->begin_step(step_id{0});
-  const auto of_data = caught([&] { broken->run(forward_of(0), at::Tensor{}); });
+  const auto of_data = caught([&] { broken->run(forward_of(0), {}); });
   CHECK(of_data.fault() == compute_fault::data);
   CHECK_THAT(of_data.what(), Catch::Contains("the disk is gone") && !Catch::Contains("details"));
 
@@ -133,10 +133,10 @@ TEST_CASE("an exception of a library becomes a compute_error of one line") {
       stage_of(make_model_chunk(small_model(), nth_part(small_model(), 0, 2), 1).value(),
                std::make_shared<uneven_source>(2), {2, 1, 2, placement::linear});
   first->begin_step(step_id{0});
-  first->run(forward_of(0), at::Tensor{});
+  first->run(forward_of(0), {});
   launch backward;
   backward.what = {task_kind::backward, microbatch_id{0}, chunk_id{0}};
-  const auto of_shape = caught([&] { first->run(backward, at::ones({3, 3})); });
+  const auto of_shape = caught([&] { first->run(backward, to_buffer(at::ones({3, 3}))); });
   CHECK_THAT(of_shape.what(), Catch::Contains("stage 0, B0 of step 1"));
 }
 
@@ -144,8 +144,8 @@ TEST_CASE("out of memory names the task, the slots held and what to lower") {
   const auto stage =
       stage_of(std::make_unique<greedy_module>(), std::make_shared<uneven_source>(2));
   stage->begin_step(step_id{4});
-  stage->run(forward_of(0), at::Tensor{});
-  const auto e = caught([&] { stage->run(forward_of(1), at::Tensor{}); });
+  stage->run(forward_of(0), {});
+  const auto e = caught([&] { stage->run(forward_of(1), {}); });
   CHECK(e.fault() == compute_fault::memory);
   CHECK(std::string{e.what()} ==
         "stage 0, F1 of step 5: cpu is out of memory with 2 slots held (tried to allocate 2 GiB); "
@@ -164,7 +164,7 @@ TEST_CASE("out of memory in an input or a group is reported like that of a task"
   const auto stage =
       stage_of(std::make_unique<starved_module>(), std::make_shared<uneven_source>(2));
   stage->begin_step(step_id{4});
-  const auto of_group = caught([&] { stage->run(forward_of(0), at::Tensor{}); });
+  const auto of_group = caught([&] { stage->run(forward_of(0), {}); });
   CHECK(of_group.fault() == compute_fault::memory);
   CHECK_THAT(of_group.what(), Catch::Contains("stage 0, F0 of step 5: cpu is out of memory with 1 "
                                               "slots held (ncclAllReduce on device 0"));
@@ -186,7 +186,7 @@ TEST_CASE("a sequence longer than the context is refused with both lengths") {
   const auto stage = stage_of(make_model_chunk(model, nth_part(model, 0, 1), 1).value(),
                               std::make_shared<uneven_source>(2));
   stage->begin_step(step_id{0});
-  const auto e = caught([&] { stage->run(forward_of(0), at::Tensor{}); });
+  const auto e = caught([&] { stage->run(forward_of(0), {}); });
   CHECK_THAT(e.what(), Catch::Contains("16") && Catch::Contains("model.context = 8"));
 }
 
@@ -251,11 +251,11 @@ TEST_CASE("a user's module trains without using the stash") {
   for (std::uint64_t step = 0; step < 2; ++step) {
     stage->begin_step(step_id{step});
     for (std::uint32_t mb = 0; mb < 2; ++mb) {
-      stage->run(forward_of(mb), at::Tensor{});
+      stage->run(forward_of(mb), {});
       launch l;
       l.what = {task_kind::backward_weight, microbatch_id{mb}, chunk_id{0}};
       l.folds = {microbatch_id{mb}, 1};
-      stage->run(l, at::Tensor{});
+      stage->run(l, {});
     }
     CHECK(stage->losses().size() == 2);
     const auto norms = stage->squared_norms();
@@ -284,7 +284,7 @@ TEST_CASE("a misaligned input has the bits of an aligned one") {
       x = shifted.narrow(0, 3, 2 * 16 * 32).view({2 * 16, 32});
     }
     last->begin_step(step_id{0});
-    last->run(forward_of(0), x);
+    last->run(forward_of(0), to_buffer(x));
     return last->losses().front().mean;
   };
   CHECK(loss_of(false) == loss_of(true));

@@ -193,7 +193,7 @@ TEST_CASE("out of memory on the device names the slots held") {
   l.what = {task_kind::forward, microbatch_id{0}, chunk_id{0}};
   std::string message;
   try {
-    lane->run(stream::compute, [&] { stage->run(l, at::Tensor{}); });
+    lane->run(stream::compute, [&] { stage->run(l, {}); });
   } catch (const compute::compute_error& e) {
     CHECK(e.fault() == compute::compute_fault::memory);
     message = e.what();

@@ -167,11 +167,6 @@ result<std::unique_ptr<stage_compute>> stage_compute::make(
   return made;
 }
 
-tensor_buffer stage_compute::run(const launch& l, tensor_buffer input) {
-  auto t = to_tensor(input);
-  input = {};
-  return to_buffer(run(l, std::move(t)));
-}
 void stage_compute::fail_input(const std::string& input, const std::string& why) const {
   guarded(compute_fault::library, input, [&] { throw std::runtime_error(why); });
 }

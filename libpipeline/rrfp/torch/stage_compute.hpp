@@ -106,7 +106,6 @@ class stage_compute final : public rank_compute {
   ///
   /// A BW whose folds begin with its own microbatch computes weight gradients inside the backward,
   /// layer by layer; any other BW leaves them to the fold, as B does. Throws compute_error.
-  at::Tensor run(const launch& l, at::Tensor input);
   tensor_buffer run(const launch& l, tensor_buffer input) override;
   void fail_input(const std::string& input, const std::string& why) const override;
 

@@ -111,17 +111,19 @@ void stage_compute::find_trained() {
   }
 }
 
-at::Tensor stage_compute::run(const launch& l, at::Tensor input) {
+tensor_buffer stage_compute::run(const launch& l, tensor_buffer input) {
   RRFP_CHECK(step_, "a launch outside a step");
   RRFP_CHECK(l.what.chunk.value() < chunks_.size(), "a launch of a chunk of another stage");
   RRFP_CHECK(l.what.mb.value() < microbatches_, "a launch of an unknown microbatch");
+  auto given = to_tensor(input);
+  input = {};
   const memory_meter::scope metering(meter_);
   const at::AutoGradMode with_grad(is_training());
   if (config_.group) config_.group->set_task(*step_, l);
-  return guarded(compute_fault::library, to_string(l.what), [&] {
-    return l.what.kind == task_kind::forward ? forward(l.what, std::move(input), l.pass)
-                                             : run_backward(l, std::move(input));
-  });
+  return to_buffer(guarded(compute_fault::library, to_string(l.what), [&] {
+    return l.what.kind == task_kind::forward ? forward(l.what, std::move(given), l.pass)
+                                             : run_backward(l, std::move(given));
+  }));
 }
 
 /// Loads on the first request.
