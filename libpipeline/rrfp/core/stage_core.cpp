@@ -226,13 +226,11 @@ class stage_core::impl {
   }
 
   /// In order of the microbatches if the stage demands it. In-order mode obeys its sequence.
-  bool is_turn_of_forward(microbatch_id mb, chunk_id chunk) {
-    return !config_.forwards_in_order || config_.mode == dispatch_mode::in_order ||
-           mb.value() == 0 || progress_of(microbatch_id{mb.value() - 1}, chunk).forward_launched;
-  }
-
   void offer_forward(microbatch_id mb, chunk_id chunk) {
-    if (progress_of(mb, chunk).forward_ranks == all_ranks_ && is_turn_of_forward(mb, chunk))
+    const bool is_its_turn = !config_.forwards_in_order ||
+                             config_.mode == dispatch_mode::in_order || mb.value() == 0 ||
+                             progress_of(microbatch_id{mb.value() - 1}, chunk).forward_launched;
+    if (progress_of(mb, chunk).forward_ranks == all_ranks_ && is_its_turn)
       mark_ready(position(task_kind::forward, mb, chunk));
   }
 
