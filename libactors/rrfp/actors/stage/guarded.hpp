@@ -13,15 +13,13 @@
 
 namespace rrfp::actors {
 
-/// Runs `work`. If it throws, reports the failure, which ends the job, and returns false. What was
-/// launched before the job's end arrives here is then not run: it would compute with the state that
-/// the failure left.
+/// Runs `work`. If it throws, reports the failure, which ends the job. What was launched before the
+/// job's end arrives here is then not run: it would compute with the state that the failure left.
 template <class Work>
-bool run_guarded(const tp_rank_setup& rank, Work&& work) {
-  if (*rank.has_failed) return false;
+void run_guarded(const tp_rank_setup& rank, Work&& work) {
+  if (*rank.has_failed) return;
   try {
-    work();
-    return true;
+    return work();
   } catch (const compute::compute_error& e) {
     using enum compute::compute_fault;
     if (e.fault() == data || e.fault() == non_finite_loss)
@@ -38,7 +36,6 @@ bool run_guarded(const tp_rank_setup& rank, Work&& work) {
     rank.fail("threw an object that is not a std::exception");
   }
   *rank.has_failed = true;
-  return false;
 }
 
 /// Runs `work` on the device of the rank.

@@ -125,7 +125,6 @@ class execution {
   }
 
   const std::shared_ptr<const tp_rank_setup> rank;
-  bool succeeded = false;
 
  private:
   const run_launch run_;
@@ -312,11 +311,10 @@ void tp_rank::start(const run_launch& l) {
   setup_->device->occupy(
       [run] {
         std::chrono::nanoseconds time{0};
-        run->succeeded = run_guarded(*run->rank, [&] { time = run->begin(); });
+        run_guarded(*run->rank, [&] { time = run->begin(); });
         return time;
       },
       [run](const occupancy& o) {
-        if (!run->succeeded) return;
         std::optional<caller_runs> scope;
         if (run->rank->device->may_linger_after()) scope.emplace();
         run_guarded(*run->rank, [&] { run->end(o); });
