@@ -169,25 +169,6 @@ bool transport_core::is_current(const Header& h) const {
 }
 
 template <class Header>
-bool transport_core::is_acceptable(const Header& h, std::uint64_t bytes) {
-  if (!is_current(h) || has_failed(h.from_node)) {
-    ++counts_.dropped_stale;
-    return false;
-  }
-  if (const auto [name, bytes_max] = limit_of(h); h.data_bytes > bytes_max) {
-    fail(h.from_node, std::string{"it sent more than "} + name + ", " + std::to_string(bytes_max) +
-                          ": " + name_of(h));
-    return false;
-  }
-  if (h.data_bytes != bytes) {
-    fail(h.from_node,
-         "it announced another size than it sent, " + std::to_string(bytes) + ": " + name_of(h));
-    return false;
-  }
-  return true;
-}
-
-template <class Header>
 bool transport_core::is_fresh(const Header& h) {
   constexpr bool is_tensor = std::is_same_v<Header, tensor_header>;
   constexpr bool is_actor_message = std::is_same_v<Header, actor_message_header>;
@@ -221,7 +202,22 @@ std::vector<std::string> transport_core::in_order(const actor_message_header& h,
 
 template <class Header>
 disposition transport_core::arrived(const Header& h, std::uint64_t bytes, void* descriptor) {
-  if (closed_ || !is_acceptable(h, bytes) || !is_fresh(h)) return disposition::drop;
+  if (closed_) return disposition::drop;
+  if (!is_current(h) || has_failed(h.from_node)) {
+    ++counts_.dropped_stale;
+    return disposition::drop;
+  }
+  if (const auto [name, bytes_max] = limit_of(h); h.data_bytes > bytes_max) {
+    fail(h.from_node, std::string{"it sent more than "} + name + ", " + std::to_string(bytes_max) +
+                          ": " + name_of(h));
+    return disposition::drop;
+  }
+  if (h.data_bytes != bytes) {
+    fail(h.from_node,
+         "it announced another size than it sent, " + std::to_string(bytes) + ": " + name_of(h));
+    return disposition::drop;
+  }
+  if (!is_fresh(h)) return disposition::drop;
   if (descriptor == nullptr) return disposition::deliver;
   if constexpr (std::is_constructible_v<any_header, const Header&>) {
     announced_.push_back({h, descriptor});

@@ -183,8 +183,6 @@ class transport_core {
   template <class Header>
   bool is_current(const Header& h) const;
   template <class Header>
-  bool is_acceptable(const Header& h, std::uint64_t bytes);
-  template <class Header>
   bool is_fresh(const Header& h);
   struct limit {
     const char* name;
