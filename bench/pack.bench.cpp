@@ -26,7 +26,7 @@ namespace {
 using namespace rrfp;
 using namespace rrfp::study;
 using namespace rrfp::workload;
-using random_source = weather::keyed_random;
+using random_source = simulate::keyed_random;
 
 constexpr std::size_t samples_of_epoch = 100'000;
 

@@ -51,7 +51,7 @@ namespace {
 using namespace rrfp;
 using namespace rrfp::study;
 using namespace rrfp::workload;
-using random_source = weather::keyed_random;
+using random_source = simulate::keyed_random;
 
 constexpr double flops_of_device = 0.4 * 989e12;  // a second
 constexpr double bytes_a_second = 50e9;
@@ -267,8 +267,8 @@ double simulated(const packed& all, std::uint32_t stages, const way& how, std::u
     const pipeline_shape shape{stages, 1, most, placement::linear};
     simulate::stage_costs_options options;
     options.by_microbatch = std::make_shared<work_costs>(all, d, stages, 4096);
-    const auto level = weather::conditions_of("measured");
-    static_cast<weather::conditions&>(options.jitter) = level.value();
+    const auto level = simulate::conditions_of("measured");
+    static_cast<simulate::conditions&>(options.jitter) = level.value();
     options.jitter.seed = seed + (std::uint64_t{d} << 32);
     const auto costs = simulate::stage_costs(shape, options);
     simulate::plan plan;

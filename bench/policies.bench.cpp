@@ -49,8 +49,8 @@
 namespace {
 
 using namespace rrfp;
+using simulate::keyed_random;
 using simulate::nanoseconds;
-using weather::keyed_random;
 
 constexpr double forward_ns = 1e6;
 

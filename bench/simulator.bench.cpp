@@ -44,8 +44,8 @@ T value_or_exit(result<T> r) {
 simulate::stage_costs costs_of(const pipeline_shape& shape, bool jitter) {
   simulate::stage_costs_options options;
   if (jitter) {
-    options.jitter.compute = weather::compute_jitter::lognormal;
-    options.jitter.link = weather::link_jitter::exponential;
+    options.jitter.compute = simulate::compute_jitter::lognormal;
+    options.jitter.link = simulate::link_jitter::exponential;
     options.jitter.link_mean_ms = 0.3;
   }
   return simulate::stage_costs(shape, options);

@@ -113,7 +113,7 @@ class analysis {
     const auto step = report::typical_step(runs, step_id{0}, step_id{~std::uint64_t{0}});
     const auto page = report::page_of(title, runs, notes(), {}, step);
     if (!page) return page.failure();
-    return files::write_atomically(path, report::html_of(*page));
+    return io::write_atomically(path, report::html_of(*page));
   }
 
  private:

@@ -54,7 +54,7 @@ inline result<std::vector<simulated_run>> simulate_job(const std::optional<std::
   if (!j) return j.failure();
   std::vector<simulated_run> runs;
   for (const auto& one : job::variants(*j)) {
-    const auto simulation = plan::simulation_of(one, policies, steps);
+    const auto simulation = job::simulation_of(one, policies, steps);
     if (!simulation) return simulation.failure();
     recorder watcher;
     auto report = simulate::run(*simulation, simulation->costs, &watcher);

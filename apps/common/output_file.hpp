@@ -16,7 +16,7 @@ namespace rrfp::apps {
 /// Checks before the work that the file of `option` can be written. An empty path passes.
 inline status check_output(const std::string& option, const std::string& path) {
   if (path.empty()) return success();
-  const auto writable = files::check_writable(path);
+  const auto writable = io::check_writable(path);
   return writable ? success() : status{error{option + " " + writable.message()}};
 }
 
@@ -48,7 +48,7 @@ inline status check_distinct(const std::vector<std::string>& inputs,
 inline status write_output(const std::string& option, const std::string& path,
                            std::string_view text) {
   if (path.empty()) return success();
-  const auto written = files::write_atomically(path, text);
+  const auto written = io::write_atomically(path, text);
   return written ? success() : status{error{option + " " + written.message(), error_kind::failed}};
 }
 

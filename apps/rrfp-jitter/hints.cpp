@@ -19,14 +19,14 @@ constexpr std::uint64_t stale_seed_offset = std::uint64_t{1} << 40;
 result<std::shared_ptr<const policy_set>> recorded(job::job j) {
   j.dispatch.mode = dispatch_mode::ready;
   study::options_of(j).dispatch.messages = study::messages_kind::asynchronous;
-  const auto simulation = plan::simulation_of(j, policies::registry(), 1);
+  const auto simulation = job::simulation_of(j, policies::registry(), 1);
   if (!simulation) return simulation.failure();
   auto orders = simulate::nominal_sequences(*simulation, simulation->costs);
   if (!orders) return orders.failure();
   return std::make_shared<const policy_set>(j.dispatch.policy, std::move(*orders));
 }
 
-using weather::mix;
+using simulate::mix;
 
 /// The rank of a task of a stage whose original policy is this one.
 using rank_function = std::function<std::uint64_t(const policy&, stage_id, const task&)>;

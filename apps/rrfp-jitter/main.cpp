@@ -121,7 +121,7 @@ int run_all(const experiment::experiment& e, const options& wanted, apps::interr
       {"figure.svg", figure_svg(e, all->back())},
       {"report.html", report_page(e, *all, machine())}};
   for (const auto& [name, text] : outputs)
-    if (auto w = files::write_atomically(path / name, text); !w)
+    if (auto w = io::write_atomically(path / name, text); !w)
       return apps::end_with(within("--out", w.failure()));
   return exit_done;
 }
@@ -134,7 +134,7 @@ int print_losses(const experiment::experiment& e, const options& wanted) {
   std::error_code failed;
   std::filesystem::create_directories(wanted.out, failed);
   const auto path = std::filesystem::path{wanted.out} / "losses.jsonl";
-  if (auto w = files::write_atomically(path, made->json); !w)
+  if (auto w = io::write_atomically(path, made->json); !w)
     return apps::end_with(within("--out", w.failure()));
   return exit_done;
 }

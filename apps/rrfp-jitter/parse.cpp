@@ -218,7 +218,7 @@ status read_head(draft& d, const job::document& doc) {
 /// Whether the jobs themselves have jitter, which an experiment without weathers runs under.
 bool disturbs(const std::vector<workload_entry>& workloads) {
   return std::any_of(workloads.begin(), workloads.end(), [](const auto& w) {
-    return weather::disturbs_tasks(w.job.jitter) || weather::disturbs_messages(w.job.jitter);
+    return simulate::disturbs_tasks(w.job.jitter) || simulate::disturbs_messages(w.job.jitter);
   });
 }
 
@@ -334,7 +334,7 @@ status check_measurable(const cell& c) {
 status check_used(const entry& w, const cell& c) {
   const auto& jitter = c.job.jitter;
   const std::tuple<const char*, bool, const char*> needed[] = {
-      {"jitter.compute_sigma", jitter.compute != weather::compute_jitter::none, "jitter.compute"},
+      {"jitter.compute_sigma", jitter.compute != simulate::compute_jitter::none, "jitter.compute"},
       {"jitter.straggler_stage", jitter.straggler_factor != 1, "jitter.straggler_factor"},
       {"jitter.pause_stage", jitter.pause_ms != 0, "jitter.pause_ms"},
       {"jitter.slow_link_stage", jitter.slow_link_factor != 1, "jitter.slow_link_factor"}};
@@ -405,7 +405,7 @@ result<experiment> parse_experiment(std::string_view text, const std::string& so
 }
 
 result<experiment> load_experiment(const std::string& path) {
-  const auto text = files::read_text_file(path, job::job_bytes_max, "an experiment file");
+  const auto text = io::read_text_file(path, job::job_bytes_max, "an experiment file");
   if (!text) return text.failure();
   return parse_experiment(*text, path);
 }

@@ -107,7 +107,7 @@ class node_job {
 
   /// Starts the rrfp-jitter-node beside this program.
   status start(const job::job& j, std::uint32_t nodes) {
-    if (auto written = files::write_atomically(file_, job::to_toml(j)); !written) return written;
+    if (auto written = io::write_atomically(file_, job::to_toml(j)); !written) return written;
     const std::vector<std::string> arguments{
         path_of_node(), "run", file_, "--local-nodes", std::to_string(nodes), "--json", log_path_};
     const auto parent = ::getpid();

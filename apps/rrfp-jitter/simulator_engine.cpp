@@ -24,13 +24,13 @@ stage_time time_of(const simulate::stage_report& s, const agreement_cost& agreem
 
 result<outcome> run_in_simulator(const cell& c) {
   if (auto good = check_cell(c); !good) return good.failure();
-  const auto dispatch = plan::make_dispatch_plan(c.job, cell_policies{c});
+  const auto dispatch = job::make_dispatch_plan(c.job, cell_policies{c});
   if (!dispatch) return dispatch.failure();
   outcome_sum sum{c};
   for (std::uint32_t r = 0; r < c.job.pipeline.replicas; ++r) {
-    const auto costs = plan::expected_costs(c.job, replica_id{r});
+    const auto costs = job::expected_costs(c.job, replica_id{r});
     if (!costs) return costs.failure();
-    auto simulation = plan::simulation_of(*dispatch, *costs, c.job.train.steps);
+    auto simulation = job::simulation_of(*dispatch, *costs, c.job.train.steps);
     std::optional<candidates> agreeing;
     if (c.agreement == rank_agreement::candidates) {
       simulation.ranks = c.job.pipeline.tp;

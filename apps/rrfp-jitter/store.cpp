@@ -114,7 +114,7 @@ result<store> store::open(const std::string& folder) {
   auto opened = locked(s.path_);
   if (!opened) return opened.failure();
   s.file_ = *std::move(opened);
-  const auto text = files::read_text_file(s.path_, store_bytes_max, "cells of an experiment");
+  const auto text = io::read_text_file(s.path_, store_bytes_max, "cells of an experiment");
   if (!text) return text.failure();
 
   std::string kept;
@@ -136,7 +136,7 @@ result<store> store::open(const std::string& folder) {
     }
   }
   if (kept == *text) return s;
-  if (auto written = files::write_atomically(s.path_, kept); !written) return written.failure();
+  if (auto written = io::write_atomically(s.path_, kept); !written) return written.failure();
   opened = locked(s.path_);
   if (!opened) return opened.failure();
   s.file_ = *std::move(opened);

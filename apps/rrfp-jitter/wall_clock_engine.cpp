@@ -22,7 +22,7 @@ constexpr double hang_timeout_s = 600;
 status check_ends(const cell& c, replica_id replica) {
   if (c.job.dispatch.mode == dispatch_mode::ready) return success();
   const experiment::cell_policies policies{c};
-  const auto simulation = plan::simulation_of(c.job, policies, c.job.train.steps, replica);
+  const auto simulation = job::simulation_of(c.job, policies, c.job.train.steps, replica);
   if (!simulation) return simulation.failure();
   const auto ran = simulate::run(*simulation, simulation->costs);
   if (!ran) return ran.failure();

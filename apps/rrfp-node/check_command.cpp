@@ -43,7 +43,7 @@ std::uint64_t parameters_of(stage_id stage, const pipeline_shape& shape,
 /// replica 0 on its node, and two on its buddy.
 double bytes_of_copies(const job::job& j, const pipeline_shape& shape,
                        const std::vector<compute::chunk_estimate>& chunks,
-                       const plan::node_places& places) {
+                       const job::node_places& places) {
   const std::vector<std::string> hosts(places.nodes(), "any");
   std::vector<double> held(places.nodes());
   for (std::uint32_t s = 0; s < shape.stages; ++s)
@@ -80,7 +80,7 @@ std::vector<double> shares_of(const job::job& j, const pipeline_shape& shape,
                               const std::vector<compute::chunk_estimate>& chunks) {
   std::vector<double> times(shape.stages);
   if (has_times(j)) {
-    const auto costs = plan::nominal_costs(j);
+    const auto costs = job::nominal_costs(j);
     for (std::uint32_t s = 0; s < shape.stages; ++s)
       for (std::uint32_t i = 0; i < shape.chunks * shape.microbatches; ++i)
         for (const auto kind : {task_kind::forward, task_kind::backward_weight})
@@ -99,7 +99,7 @@ std::vector<double> shares_of(const job::job& j, const pipeline_shape& shape,
   return times;
 }
 
-void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
+void print_stages(const job::job& j, const job::dispatch_plan& dispatch,
                   const std::vector<compute::chunk_estimate>& chunks,
                   const std::optional<simulate::report>& predicted) {
   const auto shares = shares_of(j, dispatch.shape, chunks);
@@ -187,9 +187,9 @@ using clock = std::chrono::steady_clock;
 
 int print_plan(const job::job& j, const actors::session_setup& setup, std::uint32_t nodes) {
   const auto steps = steps_to_simulate(j, job::effective_shape(j));
-  auto dispatch = plan::simulation_of(j, policies::registry(), steps);
+  auto dispatch = job::simulation_of(j, policies::registry(), steps);
   if (!dispatch) return end_with(dispatch.failure());
-  const auto places = plan::node_places::make(j, nodes);
+  const auto places = job::node_places::make(j, nodes);
   if (!places) return end_with(places.failure());
   const auto cut = job::layers_of_parts(j);
   const auto sizes = compute::expected_layout(j.model, j.data);

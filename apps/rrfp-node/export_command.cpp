@@ -150,7 +150,7 @@ int export_command(const export_options& options) {
   // The weights are written last: a folder that has them is complete.
   auto written = copy_into(base->companions, options.out);
   if (written)
-    written = files::write_atomically((fs::path{options.out} / config_name).string(), *config);
+    written = io::write_atomically((fs::path{options.out} / config_name).string(), *config);
   if (written) written = model->write();
   if (!written) {
     remove_written(options, *base);

@@ -291,7 +291,7 @@ class local_launch {
   }
 
   void report_failure(std::size_t n) const {
-    const auto places = plan::node_places::make(job::variants(job_)[0], options_.local_nodes);
+    const auto places = job::node_places::make(job::variants(job_)[0], options_.local_nodes);
     complain("node {} ({}) {}", n,
              places ? places->describe(node_id{static_cast<std::uint32_t>(n)}) : "",
              how_it_ended(nodes_[n]));

@@ -86,7 +86,7 @@ void write_hang_report(const std::string& folder, node_id node, const std::strin
   auto text = whole;
   if (!folder.empty()) {
     const auto path = fmt::format("{}/rrfp-report-node-{}-{}.txt", folder, node.value(), time);
-    if (auto written = files::write_atomically(path, whole); written)
+    if (auto written = io::write_atomically(path, whole); written)
       text = shortened(whole) + fmt::format("{}: the hang report is saved in {}\n", name, path);
     else
       text += fmt::format("{}: the hang report cannot be saved: {}\n", name, written.message());

@@ -43,7 +43,7 @@ result<std::vector<actors::opened_run>> open_runs(const std::vector<job::job>& r
       if (auto may = actors::choose_resume(j, *setup->checkpoint, checkpoint::verification::sizes);
           !may)
         return may.failure();
-    if (auto places = plan::node_places::make(j, nodes); !places) return places.failure();
+    if (auto places = job::node_places::make(j, nodes); !places) return places.failure();
     opened.push_back({j, std::move(*model), std::move(*setup)});
   }
   return opened;
@@ -126,7 +126,7 @@ int join_command(const command_options& options, const join_options& join) {
   const bool is_first = place->node == node_id{0};
   auto ready = prepare(options, place->nodes, is_first, is_first && !join.launched);
   if (!ready) return end_with(ready.failure());
-  const auto places = plan::node_places::make(ready->runs[0].options, place->nodes);
+  const auto places = job::node_places::make(ready->runs[0].options, place->nodes);
   return train(*std::move(ready), interrupts,
                {join, place->node, place->nodes, places->describe(place->node)}, *place);
 }

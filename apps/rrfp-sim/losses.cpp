@@ -29,7 +29,7 @@ std::uint32_t nodes_of(const job::job& j, const loss_options& wanted) {
 }
 
 /// The nodes that hold the copies of each rank; each node is a host of its own.
-std::vector<std::vector<node_id>> copies_of(const job::job& j, const plan::node_places& places) {
+std::vector<std::vector<node_id>> copies_of(const job::job& j, const job::node_places& places) {
   std::vector<std::string> hosts;
   for (std::uint32_t n = 0; n < places.nodes(); ++n) hosts.push_back(std::to_string(n));
   std::vector<std::vector<node_id>> sets;
@@ -82,7 +82,7 @@ result<loss_report> losses_of(job::job j, const loss_options& wanted, std::uint6
   loss_report made{j.name, {}, {}, {}};
   auto& m = made.model;
   m.nodes = nodes_of(j, wanted);
-  const auto places = plan::node_places::make(j, m.nodes);
+  const auto places = job::node_places::make(j, m.nodes);
   if (!places) return places.failure();
   rerouted_steps times{j, *places, steps};
   const auto step = times.seconds_without({});

@@ -99,7 +99,7 @@ class observers final : public simulate::observer {
 };
 
 status simulate_one(const options& wanted, const job::job& j, std::string& json) {
-  const auto simulation = plan::simulation_of(j, policies::registry(), wanted.steps);
+  const auto simulation = job::simulation_of(j, policies::registry(), wanted.steps);
   if (!simulation) return simulation.failure();
   const auto& shape = simulation->shape;
   const simulate::cost_model* costs = &simulation->costs;

@@ -148,7 +148,7 @@ result<std::vector<double>> rerouted_steps::simulated(const part& p) const {
   auto joint = job_;
   joint.pipeline.microbatches = p.microbatches;
   auto simulation =
-      plan::simulation_of(joint, policies::registry(), steps_, replica_id{p.replicas.front()});
+      job::simulation_of(joint, policies::registry(), steps_, replica_id{p.replicas.front()});
   if (!simulation) return simulation.failure();
   for (auto& limit : simulation->limits) {
     limit.slots *= static_cast<std::uint32_t>(p.replicas.size());

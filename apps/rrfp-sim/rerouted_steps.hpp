@@ -25,12 +25,12 @@ class rerouted_steps {
   static constexpr std::size_t sets_max = 2000;
 
   /// `steps`: over how many the mean is taken.
-  rerouted_steps(const job::job& j, plan::node_places places, std::uint64_t steps)
+  rerouted_steps(const job::job& j, job::node_places places, std::uint64_t steps)
       : job_(j), places_(std::move(places)), steps_(steps) {}
 
   /// Seconds, mean. If the job's policy cannot run the shares, each replica keeps its own
   /// microbatches; if it can run no other number, the step is longer by the work of the busiest
-  /// device. Errors, without absent nodes only: those of plan::make_dispatch_plan(),
+  /// device. Errors, without absent nodes only: those of job::make_dispatch_plan(),
   /// expected_costs() and simulate::run(). Each rank must have a node that is left.
   result<double> seconds_without(std::span<const node_id> absent);
 
@@ -52,7 +52,7 @@ class rerouted_steps {
   result<std::vector<double>> simulated(const part& p) const;
 
   const job::job& job_;
-  const plan::node_places places_;
+  const job::node_places places_;
   const std::uint64_t steps_;
   std::map<part, std::vector<double>> parts_;  ///< seconds of each step
   std::map<std::vector<node_id>, double> sets_;

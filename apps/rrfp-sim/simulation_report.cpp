@@ -31,7 +31,7 @@ std::string ranks_table_of(const simulate::report& r) {
 
 }  // namespace
 
-std::string table_of(const simulate::report& r, const plan::dispatch_plan& dispatch) {
+std::string table_of(const simulate::report& r, const job::dispatch_plan& dispatch) {
   const auto busiest =
       std::max_element(r.stages.begin(), r.stages.end(),
                        [](const auto& a, const auto& b) { return a.busy < b.busy; });
@@ -72,7 +72,7 @@ std::string text_of(const gap_list& gaps) {
   return text;
 }
 
-std::string json_of(const simulate::report& r, const plan::dispatch_plan& dispatch,
+std::string json_of(const simulate::report& r, const job::dispatch_plan& dispatch,
                     const std::string& run) {
   using json = nlohmann::ordered_json;
   json stages = json::array();

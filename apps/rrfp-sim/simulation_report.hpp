@@ -28,11 +28,11 @@ class gap_list final : public simulate::observer {
   std::uint64_t dropped_ = 0;
 };
 
-std::string table_of(const simulate::report& r, const plan::dispatch_plan& dispatch);
+std::string table_of(const simulate::report& r, const job::dispatch_plan& dispatch);
 /// One line per gap: "step 1 stage 3  12.500 to 14.000 ms  input F7".
 std::string text_of(const gap_list& gaps);
 /// The whole report as one JSON object.
-std::string json_of(const simulate::report& r, const plan::dispatch_plan& dispatch,
+std::string json_of(const simulate::report& r, const job::dispatch_plan& dispatch,
                     const std::string& name);
 
 }  // namespace rrfp::apps

@@ -45,7 +45,7 @@ run_result join_and_run(const choice_of_run& c, const std::string& tls,
   if (!members) return ended(ending::node_lost, members.message());
   job::job j;
   j.pipeline.stages = c.shape.stages;
-  auto places = plan::node_places::make(j, seat.nodes);
+  auto places = job::node_places::make(j, seat.nodes);
   job::transport_options transport;
   transport.tls = tls;
   auto opened = session::open(small_setup(c, compute::test::small_model(), three_steps()),
@@ -101,7 +101,7 @@ std::vector<std::string> restored_on_two_nodes(const checkpoint::found_checkpoin
     const choice_of_run c{{4, 1, microbatches, placement::linear}};
     job::job j;
     j.pipeline.stages = c.shape.stages;
-    auto places = plan::node_places::make(j, seat.nodes);
+    auto places = job::node_places::make(j, seat.nodes);
     auto setup = small_setup(c, compute::test::small_model(), three_steps());
     setup.resume = from;
     const auto opened =

@@ -16,7 +16,7 @@ using namespace testing;
 namespace {
 
 simulate::stage_costs costs_of(const cell& c, replica_id replica = replica_id{0}) {
-  auto made = plan::expected_costs(c.job, replica);
+  auto made = job::expected_costs(c.job, replica);
   REQUIRE(made.ok());
   return *made;
 }
@@ -24,7 +24,7 @@ simulate::stage_costs costs_of(const cell& c, replica_id replica = replica_id{0}
 /// The weather with this name, and the seed of the cell.
 void set_weather(cell& c, const char* name) {
   const auto seed = c.job.jitter.seed;
-  c.job.jitter = *weather::conditions_of(name);
+  c.job.jitter = *simulate::conditions_of(name);
   c.job.jitter.seed = seed;
 }
 

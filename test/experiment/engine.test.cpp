@@ -79,7 +79,7 @@ TEST_CASE("ranks apart agree by candidates, and each gathering of picks takes it
   make_ready(c, "bfw");
   c.job.pipeline.tp = 4;
   c.job.pipeline.microbatches = 16;
-  c.job.jitter.ranks = weather::rank_delays::apart;
+  c.job.jitter.ranks = simulate::rank_delays::apart;
   const auto by_arrivals = run_well(c);
   CHECK(by_arrivals.ranks > 0);
   CHECK(by_arrivals.agreement == agreement_counts{});

@@ -105,7 +105,7 @@ TEST_CASE("the keys of a weather override its level, wherever the level stands")
       "jitter.level = \"J2\"\n");
   CHECK(e.weathers[0].name == "J2");
   const auto& j = first_cell(e).job.jitter;
-  CHECK(j.compute == weather::compute_jitter::paper);
+  CHECK(j.compute == simulate::compute_jitter::paper);
   CHECK(j.probability == 0.5);
   CHECK(j.floor_ms == 10);
 }

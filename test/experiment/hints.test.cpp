@@ -74,7 +74,7 @@ TEST_CASE("a recorded order can be executed in order, within the slots of its re
 TEST_CASE("late messages cost time, but change no work") {
   auto c = hinted(hint_quality::own);
   const auto prompt = run_well(c);
-  c.job.jitter.link = weather::link_jitter::constant;
+  c.job.jitter.link = simulate::link_jitter::constant;
   c.job.jitter.link_mean_ms = 5;
   CHECK(run_well(c).mean_ms() > prompt.mean_ms());
 }

@@ -62,7 +62,7 @@ inline cell plain_cell() {
 inline cell jittered_cell() {
   auto c = plain_cell();
   study::options_of(c.job).cost.preset = "qwen3-1.7b-vit-h";
-  c.job.jitter = *weather::conditions_of("measured");
+  c.job.jitter = *simulate::conditions_of("measured");
   c.job.jitter.seed = 7;
   return c;
 }

@@ -57,7 +57,7 @@ TEST_CASE("a text longer than the limit ends the parse before it fills memory") 
                            std::string(1000, ' '), std::string(1000, '\n')}) {
     test::scratch_folder folder;
     std::ofstream{folder / "x"} << "[" << text << "]";
-    auto source = files::byte_source::open(folder / "x");
+    auto source = io::byte_source::open(folder / "x");
     REQUIRE(source.ok());
     json_events_base events;
     const auto fault = stream_json(*source, events, {.text_bytes_max = 100});

@@ -68,9 +68,9 @@ spin_us = 200
   CHECK(j.run.spin_us == 200);
   CHECK(j.train.lr == 1.0);
   CHECK(j.jitter.seed == 7);
-  CHECK(j.jitter.compute == weather::compute_jitter::lognormal);
+  CHECK(j.jitter.compute == simulate::compute_jitter::lognormal);
   CHECK(j.jitter.compute_sigma == 0.25);
-  CHECK(j.jitter.link == weather::link_jitter::pareto);
+  CHECK(j.jitter.link == simulate::link_jitter::pareto);
   CHECK(j.jitter.link_mean_ms == 2.0);
   CHECK(j.cost.forward_ms == std::vector{1.0, 2.0});
   CHECK(j.cost.link_ms == 0.5);
@@ -123,17 +123,17 @@ TEST_CASE("A number of bytes may have a unit") {
 
 TEST_CASE("A level sets the paper's values, and other keys override it in any order") {
   const auto j2 = good("[jitter]\nlevel = \"J2\"").jitter;
-  CHECK(j2.compute == weather::compute_jitter::paper);
+  CHECK(j2.compute == simulate::compute_jitter::paper);
   CHECK(j2.probability == 0.2);
   CHECK(j2.floor_ms == 10);
   CHECK(j2.alpha == 1.0);
   const auto j0 = good("[jitter]\nseed = 9\nlevel = \"J0\"").jitter;
-  CHECK(j0.compute == weather::compute_jitter::none);
+  CHECK(j0.compute == simulate::compute_jitter::none);
   CHECK(j0.seed == 9);
   CHECK(good("[jitter]\nalpha = 3\nlevel = \"J2\"").jitter.alpha == 3.0);
   CHECK(good("[jitter]\nlevel = \"J2\"\nalpha = 3").jitter.alpha == 3.0);
   const auto both = good("[jitter]\nlevel = \"J2\"\ncompute = \"lognormal+paper\"").jitter;
-  CHECK(both.compute == weather::compute_jitter::lognormal_and_paper);
+  CHECK(both.compute == simulate::compute_jitter::lognormal_and_paper);
   CHECK(both.alpha == 1.0);
   CHECK(good("[jitter]\nalpha = 3", {"jitter.level=J2"}).jitter.alpha == 1.0);
 }
@@ -220,12 +220,12 @@ TEST_CASE("Slots may be those of 1F1B, or the number of stages") {
 
 TEST_CASE("The measured levels set the jitter of tasks and the spread of messages") {
   const auto j = good("[jitter]\nlevel = \"measured\"\nseed = 3\n");
-  CHECK(j.jitter.compute == weather::compute_jitter::lognormal);
-  CHECK(j.jitter.compute_sigma == weather::measured_compute_sigma);
-  CHECK(j.jitter.spread == weather::link_spread::stalls);
+  CHECK(j.jitter.compute == simulate::compute_jitter::lognormal);
+  CHECK(j.jitter.compute_sigma == simulate::measured_compute_sigma);
+  CHECK(j.jitter.spread == simulate::link_spread::stalls);
   CHECK(j.jitter.seed == 3);
   CHECK(good("[jitter]\nlevel = \"measured-lognormal\"\n").jitter.spread ==
-        weather::link_spread::lognormal);
+        simulate::link_spread::lognormal);
 }
 
 TEST_CASE("A profile sets the times of [cost]; keys of the job override it") {

@@ -65,7 +65,7 @@ TEST_CASE("given delays are added to the costs and the jitter") {
   const auto shape = linear(2, 2);
   stage_costs_options options;
   options.activation_ms = 0.5;
-  options.jitter.compute = weather::compute_jitter::lognormal;
+  options.jitter.compute = simulate::compute_jitter::lognormal;
   const stage_costs without{shape, options};
   options.delays =
       std::make_shared<const given_delays>(delays_of("1,1,0,1,F,7\n1,1,0,1,act,9\n", shape));

@@ -53,11 +53,11 @@ stage_costs ranks_apart(const pipeline_shape& shape, std::uint32_t ranks, std::u
   stage_costs_options options;
   options.ranks = ranks;
   options.jitter.seed = seed;
-  options.jitter.compute = weather::compute_jitter::lognormal;
+  options.jitter.compute = simulate::compute_jitter::lognormal;
   options.jitter.compute_sigma = 0.3;
-  options.jitter.link = weather::link_jitter::exponential;
+  options.jitter.link = simulate::link_jitter::exponential;
   options.jitter.link_mean_ms = 1;
-  options.jitter.ranks = weather::rank_delays::apart;
+  options.jitter.ranks = simulate::rank_delays::apart;
   return stage_costs(shape, options);
 }
 

@@ -23,7 +23,7 @@ struct gains {
   double bfw_1f1b_memory = 0;  ///< BFW, the same
 };
 
-double total_ms(const plan& p, const weather::conditions& jitter) {
+double total_ms(const plan& p, const simulate::conditions& jitter) {
   double total = 0;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     stage_costs_options options;
@@ -36,9 +36,9 @@ double total_ms(const plan& p, const weather::conditions& jitter) {
   return total;
 }
 
-gains gains_with(weather::link_jitter link, double sigma) {
-  weather::conditions jitter;
-  jitter.compute = weather::compute_jitter::lognormal;
+gains gains_with(simulate::link_jitter link, double sigma) {
+  simulate::conditions jitter;
+  jitter.compute = simulate::compute_jitter::lognormal;
   jitter.compute_sigma = 0.3;
   jitter.link = link;
   jitter.link_sigma = sigma;
@@ -64,13 +64,13 @@ gains gains_with(weather::link_jitter link, double sigma) {
 }  // namespace
 
 TEST_CASE("BFW with 2p slots gains about 1.45 over in-order 1F1B on the same transport") {
-  const auto exponential = gains_with(weather::link_jitter::exponential, 0);
+  const auto exponential = gains_with(simulate::link_jitter::exponential, 0);
   CHECK(exponential.bfw_2p == Approx(1.45).margin(0.03));
-  const auto lognormal = gains_with(weather::link_jitter::lognormal, 1);
+  const auto lognormal = gains_with(simulate::link_jitter::lognormal, 1);
   CHECK(lognormal.bfw_2p == Approx(1.49).margin(0.03));
-  const auto narrow = gains_with(weather::link_jitter::lognormal, 0.3);
+  const auto narrow = gains_with(simulate::link_jitter::lognormal, 0.3);
   CHECK(narrow.bfw_2p == Approx(1.42).margin(0.03));
-  const auto constant = gains_with(weather::link_jitter::constant, 0);
+  const auto constant = gains_with(simulate::link_jitter::constant, 0);
   CHECK(constant.bfw_2p == Approx(1.41).margin(0.03));
 
   for (const auto& g : {exponential, lognormal, narrow, constant}) {
@@ -97,10 +97,10 @@ TEST_CASE("without jitter, BF with 2p slots is exactly 1F1B, and BFW fills its b
 
 /// The gains are those of bench/policies.bench.cpp, which covers many more cells.
 TEST_CASE("at equal memory BFW+ gains over BFW, and more on a V whose chunks are counted") {
-  weather::conditions jitter;
-  jitter.compute = weather::compute_jitter::lognormal;
+  simulate::conditions jitter;
+  jitter.compute = simulate::compute_jitter::lognormal;
   jitter.compute_sigma = 0.3;
-  jitter.link = weather::link_jitter::exponential;
+  jitter.link = simulate::link_jitter::exponential;
   jitter.link_mean_ms = 0.1;
   auto bfw = plan_of("bfw", dispatch_mode::ready, sixteen);
   auto plus = plan_of("bfw_plus", dispatch_mode::ready, sixteen);

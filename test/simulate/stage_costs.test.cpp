@@ -53,7 +53,7 @@ TEST_CASE("messages take the time of their direction plus jitter") {
   };
   CHECK(at(stage_costs(linear(3, 1), options), make_task(task_kind::forward)) == 500'000);
   CHECK(at(stage_costs(linear(3, 1), options), make_task(task_kind::backward)) == 250'000);
-  options.jitter.link = weather::link_jitter::constant;
+  options.jitter.link = simulate::link_jitter::constant;
   options.jitter.link_mean_ms = 0.125;
   CHECK(at(stage_costs(linear(3, 1), options), make_task(task_kind::forward)) == 625'000);
   CHECK(at(stage_costs(linear(3, 1), options).undisturbed(), make_task(task_kind::forward)) ==
@@ -77,12 +77,12 @@ TEST_CASE("the moving average is the paper's over F and fused BW, in the canonic
   const pipeline_shape shape{2, 2, 30, placement::interleaved};
   stage_costs_options options;
   options.durations = {{1, 2, 3}, {20, 30, 40}, {5, 6, 7}, {50, 10, 60}};
-  options.jitter.compute = weather::compute_jitter::paper;
+  options.jitter.compute = simulate::compute_jitter::paper;
   options.jitter.probability = 1;
   options.jitter.floor_ms = 0;
   options.jitter.alpha = 2;
   const auto costs = stage_costs(shape, options);
-  const weather::disturbed_times jitter{options.jitter, shape};
+  const simulate::disturbed_times jitter{options.jitter, shape};
   const step_id step{3};
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
     const stage_id stage{s};
@@ -137,7 +137,7 @@ TEST_CASE("a message that follows one with its shape takes both times, each with
   CHECK(bytes(2, task_kind::forward, 3) == 13);
   CHECK(bytes(1, task_kind::backward, 3) == 13);
   CHECK(bytes(0, task_kind::backward_weight, 4) == 4);
-  options.jitter.spread = weather::link_spread::stalls;
+  options.jitter.spread = simulate::link_spread::stalls;
   options.jitter.stall_probability = 0.25;
   options.jitter.stall_unit_ms = options.jitter.stall_factor = 10;
   options.jitter.stall_alpha = 1e6;

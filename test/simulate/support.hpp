@@ -117,9 +117,9 @@ inline stage_costs jittered_costs(const pipeline_shape& shape, std::uint64_t see
                                   double link_ms = 0.5) {
   stage_costs_options options;
   options.jitter.seed = seed;
-  options.jitter.compute = weather::compute_jitter::lognormal;
+  options.jitter.compute = simulate::compute_jitter::lognormal;
   options.jitter.compute_sigma = 0.5;
-  options.jitter.link = weather::link_jitter::exponential;
+  options.jitter.link = simulate::link_jitter::exponential;
   options.jitter.link_mean_ms = link_ms;
   return stage_costs(shape, options);
 }

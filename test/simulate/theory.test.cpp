@@ -67,7 +67,7 @@ durations figure_3(nanoseconds first_backward) {
 }
 
 durations random_durations(std::uint64_t seed) {
-  weather::keyed_random random{seed};
+  simulate::keyed_random random{seed};
   const auto up_to = [&](std::uint64_t most) { return 1 + random.bits() % most; };
   const auto stages = up_to(9);
   const auto microbatches = up_to(24);

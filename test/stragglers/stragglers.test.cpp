@@ -87,8 +87,8 @@ costs::slowness slow(std::uint32_t stage, double factor) {
 /// Log-normal delays of every task, as the weather of jobs has.
 costs::slowness jittery(double sigma, const costs::slowness& beside) {
   return [=](step_id step, stage_id s, const task& t) {
-    weather::keyed_random random{step.value(), s.value(), t.mb.value(), t.chunk.value(),
-                                 static_cast<std::uint64_t>(t.kind)};
+    simulate::keyed_random random{step.value(), s.value(), t.mb.value(), t.chunk.value(),
+                                  static_cast<std::uint64_t>(t.kind)};
     return beside(step, s, t) * std::exp(sigma * random.normal());
   };
 }

@@ -20,7 +20,7 @@ constexpr std::uint32_t text_draws = 100'000;
 
 /// How often each length was drawn.
 std::map<std::uint32_t, double> census(const text_options& options) {
-  weather::keyed_random random{1, 2, 3, 4};
+  simulate::keyed_random random{1, 2, 3, 4};
   std::map<std::uint32_t, double> shares;
   for (std::uint32_t i = 0; i < text_draws; ++i)
     shares[draw_text(options, random)] += 1.0 / text_draws;

@@ -34,7 +34,7 @@ struct configuration {
 };
 
 void block_sends(pipeline_options& options, const job::job& j) {
-  const auto dispatch = plan::make_dispatch_plan(j, policies::registry()).value();
+  const auto dispatch = job::make_dispatch_plan(j, policies::registry()).value();
   options.wrap_transport = study::blocking_sends(dispatch.shape, dispatch.rule.make_policy);
 }
 

@@ -72,7 +72,7 @@ TEST_CASE("ranks apart wait for each other") {
   make_ready(c, "bfw");
   c.job.pipeline.tp = 4;
   c.job.pipeline.microbatches = 16;
-  c.job.jitter.ranks = weather::rank_delays::apart;
+  c.job.jitter.ranks = simulate::rank_delays::apart;
   const auto o = measured(c);
   CHECK(o.ranks > 0);
   CHECK(o.idle >= o.ranks);

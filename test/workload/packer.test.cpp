@@ -17,7 +17,7 @@ namespace {
 
 using namespace rrfp::study;
 using namespace rrfp::workload;
-using random_source = rrfp::weather::keyed_random;
+using random_source = rrfp::simulate::keyed_random;
 
 const work_model& llama() {
   static const auto model = training_flops(preset("llama3-8b-internvit").value());

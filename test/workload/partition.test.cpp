@@ -30,7 +30,7 @@ std::vector<double> work_of(const std::vector<sample_work>& samples, const sampl
 
 /// With an odd seed the work does not follow from the tokens.
 std::vector<sample_work> drawn(std::uint64_t seed, std::size_t count) {
-  rrfp::weather::keyed_random random{seed};
+  rrfp::simulate::keyed_random random{seed};
   std::vector<sample_work> samples;
   for (std::size_t i = 0; i < count; ++i) {
     const auto tokens = 1 + random.bits() % 1000;

@@ -29,8 +29,8 @@ void add_dispatch(std::vector<job::key>& table) {
 
 /// Of the network that the paper measured, and of single faults.
 void add_jitter(std::vector<job::key>& table) {
-  job::section_keys<weather::conditions> keys{table, "jitter", &job::job::jitter};
-  using o = weather::conditions;
+  job::section_keys<simulate::conditions> keys{table, "jitter", &job::job::jitter};
+  using o = simulate::conditions;
   keys.number("stall_probability", &o::stall_probability, {0, 1}, "",
               "stalls: share of messages that stall.");
   keys.number("stall_factor", &o::stall_factor, {0, 1e6}, "",
@@ -48,7 +48,7 @@ void add_jitter(std::vector<job::key>& table) {
                "Stage whose messages to and from the next stage are slow.");
   keys.number("slow_link_factor", &o::slow_link_factor, {0, 1e6}, "",
               "Factor on the time of those messages; 1: no slow link.");
-  keys.number("loss_probability", &o::loss_probability, {0, weather::loss_probability_max}, "",
+  keys.number("loss_probability", &o::loss_probability, {0, simulate::loss_probability_max}, "",
               "Probability that an attempt to send a message is lost: the message is then "
               "`resend_ms` late, or more if further attempts are lost.");
   keys.number("resend_ms", &o::resend_ms, {1e-3, job::ms_max}, "ms",

@@ -55,7 +55,7 @@ double draw(const image_counts& counts, double uniform) {
 }
 
 /// Marsaglia and Tsang 2000; for a shape below 1 with their boost.
-double gamma(weather::keyed_random& random, double shape) {
+double gamma(simulate::keyed_random& random, double shape) {
   if (shape < 1) {
     const auto boost = std::pow(1 - random.uniform(), 1 / shape);
     return boost * gamma(random, shape + 1);
@@ -110,7 +110,7 @@ double mean_text(const text_options& options) {
   return sum / static_cast<double>(before);
 }
 
-std::uint32_t draw_text(const text_options& options, weather::keyed_random& random) {
+std::uint32_t draw_text(const text_options& options, simulate::keyed_random& random) {
   double tokens = 0;
   switch (options.spread) {
     case text_spread::padded: RRFP_CHECK(false, "padded samples have one length");
@@ -130,7 +130,7 @@ std::uint32_t draw_text(const text_options& options, weather::keyed_random& rand
 
 std::vector<std::uint32_t> images_of(const image_counts& counts, std::uint64_t seed, step_id step,
                                      std::uint64_t microbatch, std::uint32_t samples) {
-  weather::keyed_random random{seed, images_salt, step.value(), microbatch};
+  simulate::keyed_random random{seed, images_salt, step.value(), microbatch};
   std::vector<std::uint32_t> all(samples);
   for (auto& images : all)
     images = static_cast<std::uint32_t>(
@@ -144,7 +144,7 @@ std::vector<double> shares_of_experts(const expert_options& options, std::uint64
   RRFP_CHECK(experts > 0, "a mixture has experts");
   std::vector<double> shares(experts, 1.0 / experts);
   if (options.spread == expert_spread::even) return shares;
-  weather::keyed_random random{seed, experts_salt, step.value(), microbatch, layer};
+  simulate::keyed_random random{seed, experts_salt, step.value(), microbatch, layer};
   double sum = 0;
   for (auto& share : shares) sum += share = gamma(random, options.concentration);
   // With a tiny concentration every draw may underflow.
@@ -160,7 +160,7 @@ load load_source::of(step_id step, std::uint64_t microbatch) const {
   for (const auto n : counts) l.images += n;
   if (texts.spread != text_spread::padded) {
     const auto tokens_per_image = model.images ? model.images->tokens_per_image() : 0;
-    weather::keyed_random random{seed, texts_salt, step.value(), microbatch};
+    simulate::keyed_random random{seed, texts_salt, step.value(), microbatch};
     for (const auto n : counts) {
       const double tokens = double{1} * draw_text(texts, random) + double{1} * n * tokens_per_image;
       l.tokens += tokens;

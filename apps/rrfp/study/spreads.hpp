@@ -20,11 +20,11 @@
 #include <rrfp/base/result.hpp>
 #include <rrfp/workload/model.hpp>
 
-namespace rrfp::weather {
+namespace rrfp::simulate {
 
 class keyed_random;
 
-}  // namespace rrfp::weather
+}  // namespace rrfp::simulate
 
 namespace rrfp::study {
 
@@ -63,7 +63,7 @@ result<std::vector<text_bin>> read_histogram(const std::string& path);
 /// Requires a spread other than `padded`, like draw_text().
 double mean_text(const text_options& options);
 /// Tokens of the text of one sample.
-std::uint32_t draw_text(const text_options& options, weather::keyed_random& random);
+std::uint32_t draw_text(const text_options& options, simulate::keyed_random& random);
 
 /// fixed: `mean`, rounded. uniform: 0 to 2 `mean`, rounded. geometric: starts at 0, and P(n) falls
 /// by a constant factor. All are cut at `most`.

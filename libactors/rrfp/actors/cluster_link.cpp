@@ -142,7 +142,7 @@ result<std::unique_ptr<ucx_transport>> open_wire(const cluster& c, const hosted_
   return wire;
 }
 
-void set_routes(ucx_transport& wire, const plan::node_places& places, const session_setup& setup) {
+void set_routes(ucx_transport& wire, const job::node_places& places, const session_setup& setup) {
   for (std::uint32_t n = 0; n < places.nodes(); ++n) wire.route(copies_at(node_id{n}), node_id{n});
   for (const auto& a : setup.all_ranks()) wire.route(a, places.node_of(a.replica, a.stage, a.rank));
 }

@@ -104,7 +104,7 @@ result<std::unique_ptr<membership>> join_job(const job::job& j, const launch_pla
   m.heartbeat = std::chrono::milliseconds{t.heartbeat_ms};
   m.node_timeout = std::chrono::milliseconds{t.node_timeout_ms};
   if (j.recovery.may_lack_nodes()) {
-    const auto places = plan::node_places::make(j, place.nodes);
+    const auto places = job::node_places::make(j, place.nodes);
     if (!places) return places.failure();
     m.hosts = places->hosts();
   }

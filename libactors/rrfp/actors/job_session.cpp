@@ -44,7 +44,7 @@ injected_delays delays_of(const job::job& j, const shared_costs& costs, const sh
                           double scale) {
   injected_delays delays;
   const bool given = !j.delays.file.empty();
-  if (given || weather::disturbs_tasks(j.jitter)) {
+  if (given || simulate::disturbs_tasks(j.jitter)) {
     delays.compute = [costs, nominal, scale](step_id step, const rank_address& at, const task& t) {
       const auto known = costs->known(t);
       return scale *
@@ -52,7 +52,7 @@ injected_delays delays_of(const job::job& j, const shared_costs& costs, const sh
                           nominal->of(at.replica).compute(step, at.stage, known));
     };
   }
-  if (given || weather::disturbs_messages(j.jitter) || j.cost.link_ms > 0 ||
+  if (given || simulate::disturbs_messages(j.jitter) || j.cost.link_ms > 0 ||
       costs->first().has_bytes())
     delays.link = [costs, scale](step_id step, virtual_stage_id to, const rank_address& at,
                                  const task& t) {
@@ -89,10 +89,10 @@ std::vector<compute::chunk_estimate> chunks_of(const job::job& j) {
                            job::layers_of_parts(j), j.pipeline.tp, j.pipeline.recompute);
 }
 
-result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& dispatch) {
+result<session_setup> setup_for(const job::job& j, const job::dispatch_plan& dispatch) {
   std::vector<simulate::stage_costs> by_replica;
   for (std::uint32_t r = 0; r < j.pipeline.replicas; ++r) {
-    auto expected = plan::expected_costs(j, replica_id{r});
+    auto expected = job::expected_costs(j, replica_id{r});
     if (!expected) return expected.failure();
     by_replica.push_back(*std::move(expected));
   }
@@ -124,11 +124,11 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
 }
 
 /// Error: in mode in-order, the sequence of the policy needs more than dispatch.slot_bytes.
-status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) {
+status check_order_fits(const job::job& j, const job::dispatch_plan& dispatch) {
   if (j.dispatch.mode == dispatch_mode::ready || j.dispatch.slot_bytes == 0) return success();
   const auto chunks = chunks_of(j);
-  const auto costs = plan::nominal_costs(j);
-  auto simulation = plan::simulation_of(dispatch, costs, 1);
+  const auto costs = job::nominal_costs(j);
+  auto simulation = job::simulation_of(dispatch, costs, 1);
   if (j.device.kind != job::device_kind::emulated || !costs.has_bytes())
     simulation.slot_bytes = [&](step_id, stage_id s, microbatch_id) {
       return compute::slot_bytes(chunks, dispatch.shape, s);
@@ -143,14 +143,14 @@ status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) 
 }  // namespace
 
 result<session_setup> make_setup_without_model(const job::job& j, const policy_registry& policies) {
-  const auto dispatch = plan::make_dispatch_plan(j, policies);
+  const auto dispatch = job::make_dispatch_plan(j, policies);
   if (!dispatch) return dispatch.failure();
   return setup_for(j, *dispatch);
 }
 
 result<session_setup> make_session_setup(const job::job& j, const policy_registry& policies,
                                          const job_model* model) {
-  const auto dispatch = plan::make_dispatch_plan(j, policies);
+  const auto dispatch = job::make_dispatch_plan(j, policies);
   if (!dispatch) return dispatch.failure();
   if (auto fits = check_order_fits(j, *dispatch); !fits) return fits.failure();
   auto made = setup_for(j, *dispatch);

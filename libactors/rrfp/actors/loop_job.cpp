@@ -80,7 +80,7 @@ status training_loop::open(std::shared_ptr<const framework> framework, session_s
   if (auto enough = check_threads(job_, place->nodes); !enough) return enough;
   const bool is_alone = place->nodes == 1;
   if (!is_alone) {
-    auto places = plan::node_places::make(job_, place->nodes);
+    auto places = job::node_places::make(job_, place->nodes);
     if (!places) return places.failure();
     places_ = *std::move(places);
     node_ = place->node;

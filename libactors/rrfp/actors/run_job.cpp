@@ -189,7 +189,7 @@ class member_of_job final : public job_member {
     };
     std::optional<cluster> in_cluster;
     if (members_ != nullptr) {
-      auto places = plan::node_places::make(run.options, members_->nodes());
+      auto places = job::node_places::make(run.options, members_->nodes());
       if (!places) return places.failure();
       in_cluster =
           cluster{members_.get(), places->without(start_.start.absent), run.options.transport,

@@ -80,7 +80,7 @@ result<std::vector<node_start>> answers_of(const run_start& s, const job::job& j
   const auto& members = in.members();
   const auto nodes = static_cast<std::uint32_t>(members.size());
   const auto absent = in.absent();
-  auto places = plan::node_places::make(j, nodes);
+  auto places = job::node_places::make(j, nodes);
   if (!places) return places.failure();
   *places = places->without(absent);
   auto parts = parts_of(s.from, nodes, in.leader(), [&](stage_id stage, rank_id rank) {

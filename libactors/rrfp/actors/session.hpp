@@ -222,7 +222,7 @@ struct session_setup {
 struct cluster {
   /// All nodes have joined. Outlives the session.
   membership* members = nullptr;
-  plan::node_places places;
+  job::node_places places;
   job::transport_options transport;
   /// Its token distinguishes the messages of this job from other jobs', and the epoch those of its
   /// runs from each other.

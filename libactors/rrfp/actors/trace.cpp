@@ -34,7 +34,7 @@ std::string escaped(const std::string& text) {
 
 class json_events {
  public:
-  explicit json_events(files::atomic_file& file) : file_(file) { put("{\"traceEvents\":[\n"); }
+  explicit json_events(io::atomic_file& file) : file_(file) { put("{\"traceEvents\":[\n"); }
 
   void name(std::string_view what, std::uint32_t process, std::uint32_t thread,
             const std::string& value) {
@@ -120,7 +120,7 @@ class json_events {
 
   static constexpr std::size_t bytes_at_once = std::size_t{1} << 20;
 
-  files::atomic_file& file_;
+  io::atomic_file& file_;
   std::string pending_;
   status written_ = success();
   bool first_ = true;
@@ -204,7 +204,7 @@ void trace_recorder::add_bytes(std::string_view bytes) {
 }
 
 status write_chrome_json(const std::string& path, const std::vector<titled_trace>& runs) {
-  const auto file = files::atomic_file::create(path);
+  const auto file = io::atomic_file::create(path);
   if (!file) return file.failure();
   json_events events{**file};
   std::uint64_t dropped = 0;

@@ -165,7 +165,7 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   const job::job job_;
   loop_options options_;
   const std::shared_ptr<caller_queue> caller_;  ///< null: ranks have threads of their own
-  std::optional<plan::node_places> places_;     ///< of several processes
+  std::optional<job::node_places> places_;      ///< of several processes
   node_id node_;
   std::atomic<bool> leads_ = false;
   metrics::board board_;

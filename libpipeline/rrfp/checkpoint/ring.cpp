@@ -55,13 +55,13 @@ struct executor {
     return failed ? error{path(o.failure) + ": " + failed.message()} : success();
   }
   status operator()(const file_operation::write_manifest& o) const {
-    return files::write_unsynced(path(o.path), manifest);
+    return io::write_unsynced(path(o.path), manifest);
   }
   status operator()(const file_operation::sync_file& o) const {
-    return files::sync_file(path(o.path));
+    return io::sync_file(path(o.path));
   }
   status operator()(const file_operation::sync_folder& o) const {
-    return files::sync_folder(path(o.path));
+    return io::sync_folder(path(o.path));
   }
   status operator()(const file_operation::rename& o) const {
     std::error_code failed;

@@ -67,7 +67,7 @@ result<found_checkpoint> verify(const std::string& folder, verification level) {
   std::error_code unknown;
   if (!fs::exists(path, unknown))
     return error{folder + ": not a checkpoint: it has no manifest.json"};
-  const auto text = files::read_text_file(path, manifest_bytes_max, "a manifest");
+  const auto text = io::read_text_file(path, manifest_bytes_max, "a manifest");
   if (!text) return text.failure();
   auto m = parse_manifest(*text);
   if (!m) return error{path + ": " + m.message()};

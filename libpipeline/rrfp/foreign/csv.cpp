@@ -20,7 +20,7 @@ std::string_view trimmed(std::string_view text) {
 
 status read_lines(const std::string& file, std::string_view what,
                   const std::function<status(std::string_view)>& take) {
-  auto source = files::byte_source::open(file);
+  auto source = io::byte_source::open(file);
   if (!source) return source.failure();
   std::string rest;
   for (auto piece = source->next(); !piece.empty(); piece = source->next()) {

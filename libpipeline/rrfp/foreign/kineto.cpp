@@ -191,7 +191,7 @@ class kineto_events final : public json_events_base {
 }  // namespace
 
 result<rank_trace> read_kineto(const std::string& file) {
-  auto source = files::byte_source::open(file);
+  auto source = io::byte_source::open(file);
   if (!source) return source.failure();
   rank_trace made;
   made.file = file;

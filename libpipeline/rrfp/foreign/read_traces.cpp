@@ -27,7 +27,7 @@ constexpr std::string_view profiler_members[] = {"\"schemaVersion\"", "\"deviceP
 
 result<file_kind> kind_of(const std::string& file) {
   constexpr std::size_t looked_at_bytes = 64 << 10;
-  const auto head = files::head_of(file, looked_at_bytes);
+  const auto head = io::head_of(file, looked_at_bytes);
   if (!head) return head.failure();
   if (is_csv_header(std::string_view{*head}.substr(0, head->find('\n')))) return file_kind::csv;
   for (const auto member : profiler_members)

@@ -15,7 +15,7 @@ std::string config_file(const std::string& path) {
 }
 
 result<std::string> read_config_text(const std::string& file) {
-  return files::read_text_file(file, config_bytes_max, "a config file");
+  return io::read_text_file(file, config_bytes_max, "a config file");
 }
 
 result<nlohmann::ordered_json> parse_object(std::string_view text, const std::string& source) {

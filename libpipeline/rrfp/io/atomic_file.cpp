@@ -15,7 +15,7 @@
 
 #include <rrfp/base/check.hpp>
 
-namespace rrfp::files {
+namespace rrfp::io {
 
 namespace fs = std::filesystem;
 
@@ -132,4 +132,4 @@ status sync_folder(const std::string& folder) {
   return error{folder + ": cannot sync the folder: " + std::strerror(why), error_kind::failed};
 }
 
-}  // namespace rrfp::files
+}  // namespace rrfp::io

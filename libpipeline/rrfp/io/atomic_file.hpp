@@ -11,7 +11,7 @@
 
 #include <rrfp/base/result.hpp>
 
-namespace rrfp::files {
+namespace rrfp::io {
 
 /// Not thread-safe. Until commit() succeeds, the old file stays at the path; without a commit the
 /// destructor removes the temporary file.
@@ -58,4 +58,4 @@ status sync_file(const std::string& path);
 /// Makes renames, creations and removals in the folder durable.
 status sync_folder(const std::string& folder);
 
-}  // namespace rrfp::files
+}  // namespace rrfp::io

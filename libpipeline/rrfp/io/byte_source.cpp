@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <system_error>
 
-namespace rrfp::files {
+namespace rrfp::io {
 
 namespace {
 
@@ -57,4 +57,4 @@ result<std::string> head_of(const std::string& file, std::size_t bytes_max) {
   return head;
 }
 
-}  // namespace rrfp::files
+}  // namespace rrfp::io

@@ -12,7 +12,7 @@
 
 struct gzFile_s;
 
-namespace rrfp::files {
+namespace rrfp::io {
 
 class byte_source {
  public:
@@ -36,4 +36,4 @@ class byte_source {
 /// fault before them.
 result<std::string> head_of(const std::string& file, std::size_t bytes_max);
 
-}  // namespace rrfp::files
+}  // namespace rrfp::io

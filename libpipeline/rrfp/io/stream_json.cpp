@@ -9,7 +9,7 @@ namespace {
 /// The bytes of a source, which end where a limit is passed.
 class guarded_bytes {
  public:
-  guarded_bytes(files::byte_source& source, const json_limits& limits)
+  guarded_bytes(io::byte_source& source, const json_limits& limits)
       : source_(source), limits_(limits) {
     read();
   }
@@ -51,7 +51,7 @@ class guarded_bytes {
     if (nesting_.depth() > limits_.depth_max) stop(too_deep_reason(limits_.depth_max));
   }
 
-  files::byte_source& source_;
+  io::byte_source& source_;
   const json_limits& limits_;
   std::string_view piece_;
   std::optional<json_fault> fault_;
@@ -93,7 +93,7 @@ class byte_iterator {
 
 }  // namespace
 
-std::optional<json_fault> stream_json(files::byte_source& source, json_events_base& events,
+std::optional<json_fault> stream_json(io::byte_source& source, json_events_base& events,
                                       const json_limits& limits) {
   guarded_bytes bytes{source, limits};
   if (!bytes.fault() && bytes.at_end()) return json_fault{"an empty file"};

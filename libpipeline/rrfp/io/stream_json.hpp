@@ -50,7 +50,7 @@ class json_events_base : public nlohmann::json_sax<nlohmann::json> {
 
 /// Feeds `events` until the end of the text, or until one of them returns false. What they throw
 /// propagates. The fault has the position in the uncompressed text.
-std::optional<json_fault> stream_json(files::byte_source& source, json_events_base& events,
+std::optional<json_fault> stream_json(io::byte_source& source, json_events_base& events,
                                       const json_limits& limits = {});
 
 }  // namespace rrfp

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <memory>
 
-namespace rrfp::files {
+namespace rrfp::io {
 
 result<std::string> read_text_file(const std::string& path, std::size_t bytes_max,
                                    std::string_view what) {
@@ -25,4 +25,4 @@ result<std::string> read_text_file(const std::string& path, std::size_t bytes_ma
   return text;
 }
 
-}  // namespace rrfp::files
+}  // namespace rrfp::io

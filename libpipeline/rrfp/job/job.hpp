@@ -58,7 +58,7 @@ struct job {
   data_options data;
   eval_options eval;
   train_options train;
-  weather::conditions jitter;
+  simulate::conditions jitter;
   /// The path is absolute.
   delay_options delays;
   cost_options cost;

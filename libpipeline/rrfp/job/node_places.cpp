@@ -4,7 +4,7 @@
 
 #include <rrfp/base/check.hpp>
 
-namespace rrfp::plan {
+namespace rrfp::job {
 
 namespace {
 
@@ -16,7 +16,7 @@ std::string numbers(const std::vector<std::uint32_t>& list) {
 
 }  // namespace
 
-result<node_places> node_places::make(const job::job& j, std::uint32_t nodes) {
+result<node_places> node_places::make(const job& j, std::uint32_t nodes) {
   node_places p;
   p.nodes_ = nodes;
   p.replicas_ = j.pipeline.replicas;
@@ -26,15 +26,14 @@ result<node_places> node_places::make(const job::job& j, std::uint32_t nodes) {
   const auto all = groups * p.ranks_;
   const auto& given = j.pipeline.nodes;
   const auto refused = [&](const std::string& message) {
-    return given.empty() ? error{j.source + ": " + message}
-                         : job::blame(j, "pipeline.nodes", message);
+    return given.empty() ? error{j.source + ": " + message} : blame(j, "pipeline.nodes", message);
   };
   RRFP_CHECK(nodes > 0, "nodes must be at least 1");
   const auto spares = nodes == 1 ? 0 : j.recovery.spares;
   if (spares >= nodes)
-    return job::blame(j, "recovery.spares",
-                      "expected fewer spares than nodes, " + std::to_string(nodes) + ", got " +
-                          std::to_string(spares));
+    return blame(j, "recovery.spares",
+                 "expected fewer spares than nodes, " + std::to_string(nodes) + ", got " +
+                     std::to_string(spares));
   for (auto n = nodes - spares; n < nodes; ++n) p.hosts_.spares.emplace_back(n);
   nodes -= spares;
   if (nodes > all)
@@ -58,7 +57,7 @@ result<node_places> node_places::make(const job::job& j, std::uint32_t nodes) {
       return refused("node " + std::to_string(n) + " hosts no rank");
   p.hosts_.nodes = p.places_;
   p.hosts_.ranks_of_replica = std::size_t{p.stages_} * p.ranks_;
-  p.hosts_.reroutes = j.recovery.without_replacement == job::loss_kind::reroute;
+  p.hosts_.reroutes = j.recovery.without_replacement == loss_kind::reroute;
   return p;
 }
 
@@ -132,4 +131,4 @@ std::string node_places::describe(node_id node) const {
   return text.empty() ? "spare" : text;
 }
 
-}  // namespace rrfp::plan
+}  // namespace rrfp::job

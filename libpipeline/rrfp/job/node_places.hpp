@@ -15,7 +15,7 @@
 #include <rrfp/core/rank_hosts.hpp>
 #include <rrfp/job/job.hpp>
 
-namespace rrfp::plan {
+namespace rrfp::job {
 
 class node_places {
  public:
@@ -23,7 +23,7 @@ class node_places {
   /// it is empty. The last recovery.spares of several nodes host no rank. Errors: more nodes than
   /// ranks, none but spares, a list of the wrong length, a node that does not exist or hosts no
   /// rank.
-  static result<node_places> make(const job::job& j, std::uint32_t nodes);
+  static result<node_places> make(const job& j, std::uint32_t nodes);
   /// The same without these nodes, which hosts() must have a place for.
   node_places without(std::span<const node_id> absent) const;
 
@@ -50,4 +50,4 @@ class node_places {
   bool lacks_nodes_ = false;
 };
 
-}  // namespace rrfp::plan
+}  // namespace rrfp::job

@@ -268,7 +268,7 @@ struct train_options {
   bool averages_accumulation = false;
 };
 
-/// [jitter]: delays read from a file. The rest of the section is weather::conditions.
+/// [jitter]: delays read from a file. The rest of the section is simulate::conditions.
 struct delay_options {
   /// File with extra time per task and message (simulate::given_delays); empty: none.
   std::string file;

@@ -245,7 +245,7 @@ result<job> parse_job(std::string_view text, const std::string& source_name,
 
 result<job> load_job(const std::string& path, const policy_registry& policies,
                      std::span<const std::string> settings, job_use use, const schema& known) {
-  const auto text = files::read_text_file(path, job_bytes_max, "a job file");
+  const auto text = io::read_text_file(path, job_bytes_max, "a job file");
   if (!text) return text.failure();
   return parse_job(*text, path, policies, settings, use, known);
 }

@@ -8,20 +8,20 @@
 #include "schema.hpp"
 #include "validate.hpp"
 
-namespace rrfp::plan {
+namespace rrfp::job {
 
 namespace {
 
 /// The costs of [cost] alone.
-simulate::stage_costs_options costs_of(const job::job& j, replica_id replica) {
+simulate::stage_costs_options costs_of(const job& j, replica_id replica) {
   simulate::stage_costs_options options;
   options.ranks = j.pipeline.tp;
   options.admit = j.dispatch.admit;
-  if (job::has_other_costs(j)) {
-    options.by_microbatch = job::schema_of(j).more()->costs(j, replica);
+  if (has_other_costs(j)) {
+    options.by_microbatch = schema_of(j).more()->costs(j, replica);
     return options;
   }
-  options.durations = job::times_of_parts(j);
+  options.durations = times_of_parts(j);
   options.activation_ms = options.gradient_ms = j.cost.link_ms;
   return options;
 }
@@ -33,18 +33,18 @@ std::function<std::uint64_t(step_id, stage_id, microbatch_id)> bytes_of(
   };
 }
 
-simulate::plan without_rule(const job::job& j) {
+simulate::plan without_rule(const job& j) {
   simulate::plan p;
-  p.shape = job::effective_shape(j);
+  p.shape = effective_shape(j);
   p.lookahead = j.dispatch.lookahead;
   for (std::uint32_t s = 0; s < p.shape.stages; ++s)
-    p.limits.push_back(job::effective_limit(j, stage_id{s}));
+    p.limits.push_back(effective_limit(j, stage_id{s}));
   return p;
 }
 
-result<std::shared_ptr<const policy_set>> policies_of(const job::job& j,
+result<std::shared_ptr<const policy_set>> policies_of(const job& j,
                                                       const policy_registry& registry) {
-  auto policies = registry.make(j.dispatch.policy, job::effective_shape(j));
+  auto policies = registry.make(j.dispatch.policy, effective_shape(j));
   if (!policies || j.dispatch.mode == dispatch_mode::ready || (*policies)->sequences() != nullptr)
     return policies;
   auto rounds = without_rule(j);
@@ -59,14 +59,14 @@ result<std::shared_ptr<const policy_set>> policies_of(const job::job& j,
   return std::make_shared<const policy_set>(j.dispatch.policy, std::move(*order));
 }
 
-status check_memory(const job::job& j, const policy_set& policies) {
+status check_memory(const job& j, const policy_set& policies) {
   if (j.dispatch.mode == dispatch_mode::ready) return success();
-  const auto fits = job::check_sequence_limits(j, *policies.sequences());
+  const auto fits = check_sequence_limits(j, *policies.sequences());
   return fits ? success() : within("dispatch.slots", fits.failure());
 }
 
 /// The policies of the job, also for steps with other numbers of microbatches.
-policy_factory factory_of(const job::job& j, const policy_registry& registry,
+policy_factory factory_of(const job& j, const policy_registry& registry,
                           std::shared_ptr<const policy_set> planned) {
   using sets = simulate::last_steps<std::shared_ptr<const policy_set>>;
   return [j, &registry, planned, others = std::make_shared<sets>()](const pipeline_shape& shape,
@@ -88,30 +88,30 @@ policy_factory factory_of(const job::job& j, const policy_registry& registry,
 
 }  // namespace
 
-result<simulate::stage_costs> expected_costs(const job::job& j, replica_id replica) {
-  const auto shape = job::effective_shape(j);
+result<simulate::stage_costs> expected_costs(const job& j, replica_id replica) {
+  const auto shape = effective_shape(j);
   auto options = costs_of(j, replica);
   options.jitter = j.jitter;
   options.jitter.seed += std::uint64_t{replica.value()} << 32;
   if (!j.delays.file.empty()) {
     auto delays = simulate::duration_table::read(j.delays.file, shape);
-    if (!delays) return job::blame(j, "jitter.delays", delays.message());
+    if (!delays) return blame(j, "jitter.delays", delays.message());
     options.delays = std::make_shared<const simulate::given_delays>(std::move(*delays));
   }
   return simulate::stage_costs(shape, std::move(options));
 }
 
-simulate::stage_costs nominal_costs(const job::job& j) {
-  const auto shape = job::effective_shape(j);
+simulate::stage_costs nominal_costs(const job& j) {
+  const auto shape = effective_shape(j);
   return simulate::stage_costs(shape, costs_of(j, replica_id{0}));
 }
 
-result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registry& registry) {
+result<dispatch_plan> make_dispatch_plan(const job& j, const policy_registry& registry) {
   dispatch_plan p{without_rule(j), nullptr};
-  if (const auto* more = job::schema_of(j).more()) p.messages = more->messages(j);
-  if (j.jitter.ranks == weather::rank_delays::apart) p.ranks = j.pipeline.tp;
+  if (const auto* more = schema_of(j).more()) p.messages = more->messages(j);
+  if (j.jitter.ranks == simulate::rank_delays::apart) p.ranks = j.pipeline.tp;
   auto policies = policies_of(j, registry);
-  if (!policies) return job::blame(j, "dispatch.policy", policies.message());
+  if (!policies) return blame(j, "dispatch.policy", policies.message());
   p.policies = std::move(*policies);
   p.rule = {.make_policy = factory_of(j, registry, p.policies),
             .mode = j.dispatch.mode,
@@ -128,7 +128,7 @@ simulate::plan simulation_of(const dispatch_plan& p, const simulate::stage_costs
   return simulation;
 }
 
-result<job_simulation> simulation_of(const job::job& j, const policy_registry& policies,
+result<job_simulation> simulation_of(const job& j, const policy_registry& policies,
                                      std::uint64_t steps, replica_id replica) {
   auto p = make_dispatch_plan(j, policies);
   if (!p) return p.failure();
@@ -138,4 +138,4 @@ result<job_simulation> simulation_of(const job::job& j, const policy_registry& p
   return job_simulation{*std::move(p), *std::move(costs)};
 }
 
-}  // namespace rrfp::plan
+}  // namespace rrfp::job

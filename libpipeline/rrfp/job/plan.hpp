@@ -9,7 +9,7 @@
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/simulate/stage_costs.hpp>
 
-namespace rrfp::plan {
+namespace rrfp::job {
 
 /// As a simulation of one step; `ranks`: those of a stage whose delays may differ.
 struct dispatch_plan : simulate::plan {
@@ -20,14 +20,14 @@ struct dispatch_plan : simulate::plan {
 /// In in-order mode, a policy without a fixed schedule becomes one: the order that it gives with
 /// the job's expected costs and no disturbance. Errors name the key: those of
 /// policy_registry::make() and check_sequences().
-result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registry& policies);
+result<dispatch_plan> make_dispatch_plan(const job& j, const policy_registry& policies);
 
 /// The expected times of a replica of the job ([cost]) with its jitter ([jitter]) and delays
 /// (jitter.delays). Replica r draws its jitter with the seed + r * 2^32. The error describes what
 /// is wrong with the file of delays.
-result<simulate::stage_costs> expected_costs(const job::job& j, replica_id replica = replica_id{0});
+result<simulate::stage_costs> expected_costs(const job& j, replica_id replica = replica_id{0});
 /// The same without jitter and delays.
-simulate::stage_costs nominal_costs(const job::job& j);
+simulate::stage_costs nominal_costs(const job& j);
 
 /// The simulation of so many steps, with the bytes that the costs count, if they do. The result
 /// holds no reference to `p`.
@@ -39,7 +39,7 @@ struct job_simulation : dispatch_plan {
   simulate::stage_costs costs;
 };
 /// Errors: those of make_dispatch_plan() and expected_costs().
-result<job_simulation> simulation_of(const job::job& j, const policy_registry& policies,
+result<job_simulation> simulation_of(const job& j, const policy_registry& policies,
                                      std::uint64_t steps, replica_id replica = replica_id{0});
 
-}  // namespace rrfp::plan
+}  // namespace rrfp::job

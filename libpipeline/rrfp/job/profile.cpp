@@ -5,7 +5,7 @@
 namespace rrfp::job {
 
 result<std::vector<setting>> read_profile(const std::string& path) {
-  const auto text = files::read_text_file(path, job_bytes_max, "a profile");
+  const auto text = io::read_text_file(path, job_bytes_max, "a profile");
   if (!text) return text.failure();
   const auto doc = read_toml(*text, path, {});
   if (!doc) return doc.failure();

@@ -300,7 +300,7 @@ status check_jitter(const job& j, const provenance& from) {
     if (auto ok = check_stage("jitter.straggler_stage", c.straggler_stage, j.pipeline.stages, from);
         !ok)
       return ok;
-  if (j.jitter.link != weather::link_jitter::none && j.jitter.link_mean_ms == 0)
+  if (j.jitter.link != simulate::link_jitter::none && j.jitter.link_mean_ms == 0)
     return from.blame(
         "jitter.link_mean_ms",
         "expected a number > 0 with jitter.link, got 0" + from.note("jitter.link_mean_ms"),

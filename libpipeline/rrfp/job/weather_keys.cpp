@@ -5,8 +5,8 @@ namespace rrfp::job {
 
 namespace {
 
-void apply_level(weather::conditions& jitter, std::string_view name) {
-  const auto level = weather::conditions_of(name);
+void apply_level(simulate::conditions& jitter, std::string_view name) {
+  const auto level = simulate::conditions_of(name);
   RRFP_CHECK(level, "the schema must allow only known jitter levels");
   jitter.compute = level->compute;
   if (name.starts_with("measured")) {
@@ -22,11 +22,11 @@ void apply_level(weather::conditions& jitter, std::string_view name) {
 }  // namespace
 
 void add_weather_keys(std::vector<key>& table) {
-  section_keys<weather::conditions> keys{table, "jitter", &job::jitter};
-  using o = weather::conditions;
-  using weather::compute_jitter;
-  using weather::link_jitter;
-  using weather::link_spread;
+  section_keys<simulate::conditions> keys{table, "jitter", &job::jitter};
+  using o = simulate::conditions;
+  using simulate::compute_jitter;
+  using simulate::link_jitter;
+  using simulate::link_spread;
   keys.integer("seed", &o::seed, {}, "",
                "Seed of all delays. Equal seeds give equal delays in every mode.");
   keys.preset("level", {"J0", "J1", "J2", "J3", "measured", "measured-lognormal"},
@@ -70,7 +70,7 @@ void add_weather_keys(std::vector<key>& table) {
   keys.number("straggler_factor", &o::straggler_factor, {0, 1e6, true, false}, "",
               "Factor on the durations of that stage's tasks; 1: no straggler.");
   keys.choice("ranks", &o::ranks,
-              {name(weather::rank_delays::together), name(weather::rank_delays::apart)},
+              {name(simulate::rank_delays::together), name(simulate::rank_delays::apart)},
               "Delays of the tensor-parallel ranks of a stage. `together`: all ranks end a "
               "task when the slowest one does, and their messages share one delay. `apart`: "
               "each rank and each message has its own delay.");

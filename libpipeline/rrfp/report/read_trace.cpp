@@ -300,7 +300,7 @@ result<trace_file> parse_trace(std::string_view text, const std::string& file) {
 }
 
 result<trace_file> read_trace(const std::string& file) {
-  const auto text = files::head_of(file, trace_bytes_max + 1);
+  const auto text = io::head_of(file, trace_bytes_max + 1);
   if (!text) return text.failure();
   if (text->size() > trace_bytes_max)
     return error{

@@ -51,7 +51,7 @@ result<collection> collection::open_file(const std::string& path) {
 
 result<collection> collection::open_index(const std::string& path) {
   const auto wrong = [&](const std::string& message) { return error{path + ": " + message}; };
-  const auto text = files::read_text_file(path, header_bytes_max, "an index");
+  const auto text = io::read_text_file(path, header_bytes_max, "an index");
   if (!text) return text.failure();
   const auto index = parse_strict(*text);
   if (!index) return wrong(index.message());

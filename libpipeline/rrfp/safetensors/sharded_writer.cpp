@@ -123,7 +123,7 @@ status sharded_writer::finish() {
   if (auto done = finish_shard(); !done) return done;
   if (shards_.size() > 1) {
     const auto index = path_of(index_file_name);
-    if (auto written = files::write_atomically(index, index_text()); !written) return written;
+    if (auto written = io::write_atomically(index, index_text()); !written) return written;
   }
   finished_ = true;
   return success();

@@ -33,7 +33,7 @@ result<std::vector<tensor_info>> lay_out(std::vector<tensor_spec> tensors) {
   return placed;
 }
 
-writer::writer(std::vector<tensor_info> tensors, std::unique_ptr<files::atomic_file> to,
+writer::writer(std::vector<tensor_info> tensors, std::unique_ptr<io::atomic_file> to,
                byte_observer observe)
     : tensors_(std::move(tensors)), to_(std::move(to)), observe_(std::move(observe)) {}
 
@@ -49,7 +49,7 @@ result<std::unique_ptr<writer>> writer::create(const std::string& path,
   if (text->size() > header_bytes_max)
     return error{path + ": a header of " + std::to_string(text->size()) +
                  " bytes: expected at most " + std::to_string(header_bytes_max)};
-  auto to = files::atomic_file::create(path);
+  auto to = io::atomic_file::create(path);
   if (!to) return to.failure();
   std::unique_ptr<writer> made{new writer{std::move(*placed), std::move(*to), std::move(observe)}};
   byte_writer length;

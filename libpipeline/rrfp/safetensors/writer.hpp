@@ -16,7 +16,7 @@
 
 #include <rrfp/safetensors/dtype.hpp>
 
-namespace rrfp::files {
+namespace rrfp::io {
 class atomic_file;
 }
 
@@ -49,12 +49,12 @@ class writer {
   status finish();
 
  private:
-  writer(std::vector<tensor_info> tensors, std::unique_ptr<files::atomic_file> to,
+  writer(std::vector<tensor_info> tensors, std::unique_ptr<io::atomic_file> to,
          byte_observer observe);
   status append(std::span<const std::byte> bytes);
 
   const std::vector<tensor_info> tensors_;
-  const std::unique_ptr<files::atomic_file> to_;
+  const std::unique_ptr<io::atomic_file> to_;
   const byte_observer observe_;
   std::size_t next_ = 0;
   std::uint64_t written_ = 0;  ///< bytes of data so far

@@ -7,7 +7,7 @@
 #include <rrfp/base/enum_names.hpp>
 #include <rrfp/simulate/keyed_random.hpp>
 
-namespace rrfp::weather {
+namespace rrfp::simulate {
 
 /// The purpose of a draw. Draws with different salts are independent.
 enum class salt : std::uint64_t {
@@ -212,4 +212,4 @@ double disturbed_times::shape_ms(step_id step, virtual_stage_id to, rank_id rank
   return c.slow_link_factor != 1 && is_slow_link(to, t) ? ms * c.slow_link_factor : ms;
 }
 
-}  // namespace rrfp::weather
+}  // namespace rrfp::simulate

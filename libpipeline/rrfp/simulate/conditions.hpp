@@ -28,7 +28,7 @@
 #include <rrfp/core/placement.hpp>
 #include <rrfp/core/task.hpp>
 
-namespace rrfp::weather {
+namespace rrfp::simulate {
 
 enum class salt : std::uint64_t;
 
@@ -179,4 +179,4 @@ class disturbed_times {
   std::uint32_t ranks_;
 };
 
-}  // namespace rrfp::weather
+}  // namespace rrfp::simulate

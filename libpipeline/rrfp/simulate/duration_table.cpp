@@ -53,8 +53,8 @@ std::string milliseconds_text(nanoseconds duration) {
 }  // namespace
 
 std::size_t duration_table::key_hash::operator()(const key& k) const noexcept {
-  weather::keyed_random words{k.step, std::uint64_t{k.stage} << 32 | k.chunk,
-                              std::uint64_t{k.mb} << 32 | static_cast<std::uint64_t>(k.kind)};
+  simulate::keyed_random words{k.step, std::uint64_t{k.stage} << 32 | k.chunk,
+                               std::uint64_t{k.mb} << 32 | static_cast<std::uint64_t>(k.kind)};
   return words.bits();
 }
 

@@ -11,7 +11,7 @@
 #include <initializer_list>
 #include <numbers>
 
-namespace rrfp::weather {
+namespace rrfp::simulate {
 
 /// A bijection of 64-bit words in which every input bit moves every output bit.
 constexpr std::uint64_t mix(std::uint64_t x) {
@@ -47,4 +47,4 @@ class keyed_random {
   std::uint64_t drawn_ = 0;
 };
 
-}  // namespace rrfp::weather
+}  // namespace rrfp::simulate

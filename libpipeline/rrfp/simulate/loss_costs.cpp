@@ -23,7 +23,7 @@ class training {
                                                           : m.checkpoint_every) {}
 
   loss_costs run() {
-    weather::keyed_random draws{model_.seed};
+    simulate::keyed_random draws{model_.seed};
     double next_loss = 0;
     for (std::uint32_t i = 0; i < model_.losses; ++i) {
       next_loss += -std::log1p(-draws.uniform()) * model_.job_mtbf();

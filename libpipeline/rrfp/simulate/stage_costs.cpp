@@ -73,7 +73,7 @@ double stage_costs::closed_form_ms(stage_id stage, const task& t) const {
 
 std::shared_ptr<const stage_costs::step_view> stage_costs::view_of(step_id step) const {
   const bool needs_averages =
-      options_.by_microbatch != nullptr && weather::has_paper(options_.jitter.compute);
+      options_.by_microbatch != nullptr && simulate::has_paper(options_.jitter.compute);
   if (options_.admit == admission::loaded && !needs_averages) return nullptr;
   return views_->at(step.value(), [&] { return make_view(step); });
 }
@@ -127,14 +127,14 @@ double stage_costs::own_ms(step_id step, stage_id stage, const task& t) const {
 }
 
 double stage_costs::average_ms(const step_view* view, stage_id stage, const task& t) const {
-  if (!weather::has_paper(options_.jitter.compute)) return 0;
+  if (!simulate::has_paper(options_.jitter.compute)) return 0;
   if (options_.by_microbatch == nullptr) return closed_form_ms(stage, t);
   const auto& a = view->average[std::size_t{stage.value()} * shape_.microbatches + t.mb.value()];
   return t.kind == task_kind::forward ? a.forward_ms : a.backward_ms;
 }
 
 rank_id stage_costs::drawn_rank(rank_id rank) const {
-  return options_.jitter.ranks == weather::rank_delays::apart ? rank : rank_id{0};
+  return options_.jitter.ranks == simulate::rank_delays::apart ? rank : rank_id{0};
 }
 
 nanoseconds stage_costs::compute(step_id step, stage_id stage, const task& admitted) const {
@@ -143,12 +143,12 @@ nanoseconds stage_costs::compute(step_id step, stage_id stage, const task& admit
 
 nanoseconds stage_costs::compute_of_rank(step_id step, stage_id stage, rank_id rank,
                                          const task& admitted) const {
-  if (options_.jitter.ranks == weather::rank_delays::together)
+  if (options_.jitter.ranks == simulate::rank_delays::together)
     return compute(step, stage, admitted);
   return compute_of(step, stage, {rank.value(), 1}, admitted);
 }
 
-nanoseconds stage_costs::compute_of(step_id step, stage_id stage, weather::rank_range ranks,
+nanoseconds stage_costs::compute_of(step_id step, stage_id stage, simulate::rank_range ranks,
                                     const task& admitted) const {
   const auto view = view_of(step);
   auto t = admitted;
@@ -158,7 +158,7 @@ nanoseconds stage_costs::compute_of(step_id step, stage_id stage, weather::rank_
   return options_.delays ? duration + options_.delays->compute(step, stage, t) : duration;
 }
 
-double stage_costs::disturbed_ms(step_id step, stage_id stage, weather::rank_range ranks,
+double stage_costs::disturbed_ms(step_id step, stage_id stage, simulate::rank_range ranks,
                                  const task& t, double average) const {
   if (t.kind != task_kind::backward_weight)
     return jitter_.compute_ms(step, stage, ranks, t, own_ms(step, stage, t), average);

@@ -46,7 +46,7 @@ struct stage_costs_options {
   std::shared_ptr<const microbatch_costs> by_microbatch;
   /// Number of tensor-parallel ranks of a stage; jitter.ranks says how their delays differ.
   std::uint32_t ranks = 1;
-  weather::conditions jitter;
+  simulate::conditions jitter;
   /// Extra delays, made for the same shape; null: none.
   std::shared_ptr<const given_delays> delays;
   /// The order in which the microbatches of a step are admitted, by their undisturbed time.
@@ -109,20 +109,20 @@ class stage_costs final : public cost_model {
   double own_ms(step_id step, stage_id stage, const task& loaded) const;
   double own_link_ms(step_id step, virtual_stage_id to, const task& loaded) const;
   double shape_ms(step_id step, virtual_stage_id to, rank_id rank, const task& loaded) const;
-  nanoseconds compute_of(step_id step, stage_id stage, weather::rank_range ranks,
+  nanoseconds compute_of(step_id step, stage_id stage, simulate::rank_range ranks,
                          const task& admitted) const;
   /// Rank 0 if the ranks have one delay.
   rank_id drawn_rank(rank_id rank) const;
   double average_ms(const step_view* view, stage_id stage, const task& loaded) const;
   double closed_form_ms(stage_id stage, const task& loaded) const;
   /// With jitter, without delays.
-  double disturbed_ms(step_id step, stage_id stage, weather::rank_range ranks, const task& loaded,
+  double disturbed_ms(step_id step, stage_id stage, simulate::rank_range ranks, const task& loaded,
                       double average) const;
   task as_loaded(step_id step, task t) const;
 
   pipeline_shape shape_;
   stage_costs_options options_;
-  weather::disturbed_times jitter_;
+  simulate::disturbed_times jitter_;
   /// By stage * chunks + chunk.
   std::vector<task_durations> durations_;
   /// By stage: the fixed point of the average over one microbatch's tasks.

@@ -183,7 +183,7 @@ void packer::order_epoch() {
   order_.resize(samples_.size());
   std::iota(order_.begin(), order_.end(), 0U);
   if (!options_.shuffle) return;
-  weather::keyed_random random{options_.seed, order_salt, position_.epoch};
+  simulate::keyed_random random{options_.seed, order_salt, position_.epoch};
   for (std::uint64_t i = order_.size(); i > 1; --i) {
     // The upper half of the product is uniform over [0, i), but for i / 2^32.
     const auto chosen = ((random.bits() >> 32) * i) >> 32;

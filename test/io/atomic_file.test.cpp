@@ -5,7 +5,7 @@
 
 #include "program.hpp"
 
-namespace rrfp::files {
+namespace rrfp::io {
 namespace {
 
 using test::count_files;
@@ -79,4 +79,4 @@ TEST_CASE("check_writable() leaves no file behind") {
         "/dev/full: cannot write: expected a file name, got a device or pipe");
 }
 
-}  // namespace rrfp::files
+}  // namespace rrfp::io

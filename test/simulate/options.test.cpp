@@ -2,7 +2,7 @@
 
 #include <rrfp/simulate/conditions.hpp>
 
-namespace rrfp::weather {
+namespace rrfp::simulate {
 
 TEST_CASE("the named levels are the paper's") {
   const auto check = [](const char* level, double probability, double floor_ms, double alpha) {
@@ -23,4 +23,4 @@ TEST_CASE("the named levels are the paper's") {
   CHECK_FALSE(conditions_of("J4"));
 }
 
-}  // namespace rrfp::weather
+}  // namespace rrfp::simulate

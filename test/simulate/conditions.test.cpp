@@ -9,7 +9,7 @@
 #include "../support/tasks.hpp"
 #include "sample.hpp"
 
-namespace rrfp::weather {
+namespace rrfp::simulate {
 
 using rrfp::testing::make_task;
 using testing::draws;
@@ -234,4 +234,4 @@ TEST_CASE("splitting backward changes no disturbance") {
   }
 }
 
-}  // namespace rrfp::weather
+}  // namespace rrfp::simulate

@@ -7,7 +7,7 @@
 
 #include "sample.hpp"
 
-namespace rrfp::weather {
+namespace rrfp::simulate {
 
 using testing::draws, testing::sample;
 
@@ -79,4 +79,4 @@ TEST_CASE("the numbers never change between builds") {
   CHECK(random.bits() == 0xca725816e191f691U);
 }
 
-}  // namespace rrfp::weather
+}  // namespace rrfp::simulate

@@ -11,7 +11,7 @@
 #include "../support/tasks.hpp"
 #include "sample.hpp"
 
-namespace rrfp::weather {
+namespace rrfp::simulate {
 
 namespace {
 
@@ -252,4 +252,4 @@ TEST_CASE("splitting backward changes no delay") {
   CHECK(extra(paper, make_task(task_kind::weight, 9)) == 0);
 }
 
-}  // namespace rrfp::weather
+}  // namespace rrfp::simulate

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace rrfp::weather::testing {
+namespace rrfp::simulate::testing {
 
 constexpr std::uint32_t draws = 200'000;
 
@@ -25,4 +25,4 @@ class sample {
   double squares_ = 0;
 };
 
-}  // namespace rrfp::weather::testing
+}  // namespace rrfp::simulate::testing
