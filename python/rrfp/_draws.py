@@ -6,26 +6,27 @@ import weakref
 import torch
 
 from . import _runtime
+from ._errors import Error
 
 #: Torch's generators belong to the process: whoever sets one for a while holds the turn meanwhile.
 turn = threading.RLock()
-_thread = threading.local()
 
 
-def is_inside():
-    """Whether this thread is in a forward, a loss or a keyed_generator, for which a pipeline may wait."""
-    return getattr(_thread, "depth", 0) > 0
+class _Thread(threading.local):
+    depth = 0  # in how many forwards, losses and keyed_generators it is
 
 
-class _Inside:
-    def __enter__(self):
-        _thread.depth = getattr(_thread, "depth", 0) + 1
-
-    def __exit__(self, *error):
-        _thread.depth -= 1
+_thread = _Thread()
 
 
-inside = _Inside()
+def check_outside():
+    """Refuses a call of a pipeline where another one may wait for this thread."""
+    if _thread.depth > 0:
+        raise Error(
+            "the pipeline was called inside a forward, a loss or a keyed_generator: expected a call from outside",
+            "bad_input",
+            2,
+        )
 
 
 class Generator:
@@ -40,7 +41,7 @@ class Generator:
 
     def __enter__(self):
         turn.acquire()
-        inside.__enter__()
+        _thread.depth += 1
         self._before = [g.get_state() for g in self._all]
         for g in self._all:
             g.manual_seed(self._seed)
@@ -49,7 +50,7 @@ class Generator:
     def __exit__(self, *error):
         for g, state in zip(self._all, self._before):
             g.set_state(state)
-        inside.__exit__()
+        _thread.depth -= 1
         turn.release()
 
 
@@ -70,8 +71,11 @@ class Draws:
         """`key`: (seed, step, microbatch, part)."""
         used = self._used.get(mode)
         if used is False and not any(ref() not in (None, self) for ref in Draws._drawing):
-            with inside:
+            _thread.depth += 1
+            try:
                 return call(*args, **kwargs)
+            finally:
+                _thread.depth -= 1
         with Generator(_runtime.key_of_draws(*key), self._device) as generator:
             if used is None:
                 before = [g.get_state() for g in generator._all]

@@ -13,7 +13,7 @@ import torch
 from . import _runtime
 from ._batches import Batch, check_merge_spec
 from ._closing import close_at_exit, why_ended
-from ._draws import is_inside
+from ._draws import check_outside
 from ._errors import Error
 from ._model import Model, parts_of, text_of
 from ._rendezvous import AgentStore
@@ -183,7 +183,7 @@ class Pipeline:
         say = lambda text: print(text, file=sys.stderr)
 
         def opened(lines):
-            self._check_outside()
+            check_outside()
             job = _runtime.Job(lines, count is not None)
             self._model = Model(part_at, loss_fn, optimizer, autocast, job.values())
             if self._may_move() and loss_fn is None:
@@ -387,7 +387,7 @@ class Pipeline:
 
     def close(self):
         """Ends without waiting for the other processes, which get an error."""
-        self._check_outside()
+        check_outside()
         self._end()
 
     def _end(self, *why):
@@ -401,7 +401,7 @@ class Pipeline:
 
     def __exit__(self, kind, error, traceback):
         if kind is not None or self._has_ended:
-            self._check_outside()
+            check_outside()
             return self._end(why_ended(error))
         had = self._raised
         try:
@@ -512,17 +512,7 @@ class Pipeline:
         """Refuses a call from a function of the running step, or from another thread meanwhile."""
         if self._model.batch is not None:
             raise Error("the pipeline is in a step or an evaluation: expected a call before or after it", "bad_input", 2)
-        self._check_outside()
-
-    @staticmethod
-    def _check_outside():
-        """Another pipeline may wait for this thread."""
-        if is_inside():
-            raise Error(
-                "the pipeline was called inside a forward, a loss or a keyed_generator: expected a call from outside",
-                "bad_input",
-                2,
-            )
+        check_outside()
 
     @contextlib.contextmanager
     def _errors(self):
