@@ -16,10 +16,10 @@ from ._packing import admission_order
 class Batch:
     """The arguments, the targets and the outputs of a step that is running, by microbatch."""
 
-    def __init__(self, args, kwargs, targets, check_rows_of_first=lambda rows: None, rows=None):
+    def __init__(self, args, kwargs, targets, by_replica, check_rows_of_first=lambda rows: None, rows=None):
         self.args, self.kwargs, self.targets = args, kwargs, targets
         self.order = None  # by place in the step: the microbatch that was given; None: as they were given
-        self.by_replica = []  # how the replicas share the microbatches; empty: as the settings say
+        self.by_replica = by_replica  # how the replicas share the microbatches
         self.rows = rows  # in all, of what was cut by rows
         #: Refuses what was given here where the process of the first part has cut other rows.
         self.check_rows_of_first = check_rows_of_first
@@ -27,8 +27,9 @@ class Batch:
         self.outputs = {}
 
     @staticmethod
-    def cut(args, kwargs, target, n, args_chunk_spec, kwargs_chunk_spec):
-        """Splits what step() was given into n microbatches."""
+    def cut(args, kwargs, target, by_replica, args_chunk_spec, kwargs_chunk_spec):
+        """Splits what step() was given into as many microbatches as the replicas have together."""
+        n = sum(by_replica)
         kwargs = ordered_as(kwargs_chunk_spec, kwargs)
         named = {f"argument {i}": value for i, value in enumerate(args)}
         rows = check_rows(named, args_chunk_spec, n, None)
@@ -51,7 +52,7 @@ class Batch:
         if target is not None:
             (targets, _) = split_args_kwargs_into_chunks((target,), {}, n)
             targets = [t[0] for t in targets]
-        return Batch(arg_mbs, kwarg_mbs, targets, check, rows)
+        return Batch(arg_mbs, kwarg_mbs, targets, by_replica, check, rows)
 
     @staticmethod
     def of_microbatches(arg_mbs, kwarg_mbs, target_mbs, n):

@@ -156,26 +156,21 @@ class Model:
     def has_trained(self):
         return any(p.requires_grad for module in self.modules.values() for p in module.parameters())
 
-    def check_keywords(self, batch):
-        """Refuses a keyword argument that no part takes."""
-        if None in self.all_keywords:
-            return
-        unknown = {name for kwargs in batch.kwargs for name in kwargs} - self.all_keywords
-        if unknown:
-            raise TypeError(f"step(): no part has a parameter named {', '.join(sorted(unknown))}")
-
-    def check_trained(self):
-        """Refuses to train a model of which nothing can change."""
-        if 0 < len(self.modules) == self.job["parts"] and not self.has_trained():
-            raise ValueError("step(): expected a parameter that requires a gradient, got none in any part")
-
     def drop_gradients(self):
         """Drops the gradients of a step that failed, and those that wait for an update that will not come."""
         for rank in self.ranks:
             rank.drop_gradients()
 
     def begin(self, batch, counts, update):
-        """`counts`: the loss terms of each microbatch, or None: each counts once."""
+        """Refuses a keyword argument that no part takes, and to train a model of which nothing can change.
+
+        `counts`: the loss terms of each microbatch; none: each counts once. `update`: None in an evaluation.
+        """
+        unknown = set().union(*batch.kwargs) - self.all_keywords
+        if unknown and None not in self.all_keywords:
+            raise TypeError(f"step(): no part has a parameter named {', '.join(sorted(unknown))}")
+        if update is not None and 0 < len(self.modules) == self.job["parts"] and not self.has_trained():
+            raise ValueError("step(): expected a parameter that requires a gradient, got none in any part")
         self.batch = batch
         self.batches += 1
         self.kept.failure = None

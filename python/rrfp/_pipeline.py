@@ -186,26 +186,27 @@ class Pipeline:
             check_outside()
             job = _runtime.Job(lines, count is not None)
             self._model = Model(part_at, loss_fn, optimizer, autocast, job.values())
-            if self._may_move() and loss_fn is None:
+            #: Whether any part may come to this process.
+            self._may_move = self._model.job["may_lack_nodes"] and not self._is_emulated
+            if self._may_move and loss_fn is None:
                 raise ValueError(f"loss_fn: expected a function in {_whose('last', True)}, got None")
             order = None
             if callable(policy):
                 order = _order_of(policy, self._model.kept, int(settings["pipeline.stages"]))
             return self._call(
-                lambda: _runtime.Runtime(
-                    job,
-                    self._model.make_rank,
-                    AgentStore,
-                    torch.backends.cpu.get_cpu_capability(),
-                    on_note or say,
-                    on_report or say,
-                    before_ranks=self._model.before_ranks,
-                    order=order,
-                    tell=self._model.tell,
-                    hear=self._model.hear,
-                    trace=trace,
-                    has_state=not self._is_emulated,
-                )
+                _runtime.Runtime,
+                job,
+                self._model.make_rank,
+                AgentStore,
+                torch.backends.cpu.get_cpu_capability(),
+                on_note or say,
+                on_report or say,
+                before_ranks=self._model.before_ranks,
+                order=order,
+                tell=self._model.tell,
+                hear=self._model.hear,
+                trace=trace,
+                has_state=not self._is_emulated,
             )
 
         self._pipeline = called(opened, settings, {k: name for k, name in _ARGUMENTS.items() if k in own})
@@ -231,7 +232,8 @@ class Pipeline:
         n_microbatches: replaces that of Pipeline() in this step: a number for each replica, or a list with one number
         per replica, some of which may be 0. All processes with arguments or a target must pass the same value.
         """
-        batch = self._cut(args, kwargs, target, n_microbatches)
+        by_replica = self._by_replica(n_microbatches) or self._counts
+        batch = Batch.cut(args, kwargs, target, by_replica, *self._chunk_specs)
         return self._run(True, batch, losses, return_outputs, update).merged_outputs(self._output_merge_spec)
 
     def step_microbatches(
@@ -261,7 +263,8 @@ class Pipeline:
 
     def eval(self, *args, target=None, losses=None, return_outputs=True, n_microbatches=None, **kwargs):
         """step() without backward and update, with the parts in evaluation mode."""
-        batch = self._cut(args, kwargs, target, n_microbatches)
+        by_replica = self._by_replica(n_microbatches) or self._counts
+        batch = Batch.cut(args, kwargs, target, by_replica, *self._chunk_specs)
         return self._run(False, batch, losses, return_outputs, True).merged_outputs(self._output_merge_spec)
 
     def eval_microbatches(
@@ -371,17 +374,17 @@ class Pipeline:
         """
         if step is not None and (isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 2**63):
             raise ValueError(f"step: expected the number of a step, or None, got {step!r}")
-        return Timeline(self._call(lambda: self._pipeline.timeline(step)))
+        return Timeline(self._call(self._pipeline.timeline, step))
 
     def write_trace(self, path):
         """Writes all recorded tasks to a file for Perfetto and rrfp-report; needs trace=True."""
-        self._call(lambda: self._pipeline.write_trace(os.fspath(path)))
+        self._call(self._pipeline.write_trace, os.fspath(path))
 
     def finish(self):
         """Ends the training on all processes; every process must call it. Returns steps, loss_first and loss_last."""
         self._check_idle()
         self._has_ended = True
-        summary = self._call(lambda: self._pipeline.finish())
+        summary = self._call(self._pipeline.finish)
         self._model.drop_gradients()
         return summary
 
@@ -419,13 +422,6 @@ class Pipeline:
             self._end()
         except KeyboardInterrupt:  # Python would ignore it here.
             threading.Timer(0.01, _thread.interrupt_main).start()
-
-    def _cut(self, args, kwargs, target, n_microbatches):
-        """The arguments of a step as a batch."""
-        by_replica = self._by_replica(n_microbatches) or self._counts
-        batch = Batch.cut(args, kwargs, target, sum(by_replica), *self._chunk_specs)
-        batch.by_replica = by_replica
-        return batch
 
     def _listed(self, arg_mbs, kwarg_mbs, target_mbs, n_microbatches, costs=None):
         """The microbatches of a step as a batch."""
@@ -471,7 +467,7 @@ class Pipeline:
         batch.keeps_outputs = return_outputs
         if self._is_emulated and (batch.has_inputs() or batch.has_targets()):
             raise ValueError("step(): expected no arguments with emulated devices, which compute nothing")
-        may_move = self._may_move()
+        may_move = self._may_move
         if (may_move or self._model.has_first) and not batch.has_inputs():
             raise ValueError(f"step(): expected arguments in {_whose('first', may_move)}, got none")
         if (may_move or self._model.has_last) and not batch.has_targets():
@@ -479,17 +475,14 @@ class Pipeline:
         counts = []
         if self._count is not None and batch.has_targets():
             counts = [_whole(self._count(t)) for t in batch.targets]
-        self._model.check_keywords(batch)
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             raise ValueError("step() under torch.autocast: expected the argument `autocast` of Pipeline instead")
-        if training:
-            if torch.is_inference_mode_enabled():
-                raise ValueError("step() under torch.inference_mode(): expected none, because a step trains")
-            self._model.check_trained()
+        if training and torch.is_inference_mode_enabled():
+            raise ValueError("step() under torch.inference_mode(): expected none, because a step trains")
         self._model.begin(batch, counts, update if training else None)
         try:
             with torch.set_grad_enabled(torch.is_grad_enabled()):  # tasks change it
-                figures = self._call(lambda: self._pipeline.step(training, update, batch.by_replica))
+                figures = self._call(self._pipeline.step, training, update, batch.by_replica)
             if self._is_emulated:
                 figures |= {"loss": None, "losses": []}
             figures["losses"] = [figures["losses"][i] for i in batch.as_given(range(len(figures["losses"])))]
@@ -503,10 +496,6 @@ class Pipeline:
         if losses is not None:
             losses.extend(torch.tensor(loss, dtype=torch.float64, device="cpu") for loss in self.last.losses)
         return batch
-
-    def _may_move(self):
-        """Whether any part may come to this process."""
-        return self._model.job["may_lack_nodes"] and not self._is_emulated
 
     def _check_idle(self):
         """Refuses a call from a function of the running step, or from another thread meanwhile."""
@@ -522,10 +511,10 @@ class Pipeline:
         except (TypeError, ValueError, RuntimeError) as e:
             raise Error(str(e)) from e
 
-    def _call(self, work):
+    def _call(self, function, *arguments, **options):
         """Calls the runtime; an exception of a stage becomes the cause of its error."""
         try:
-            return work()
+            return function(*arguments, **options)
         except Error as e:
             self._raised = str(e)
             self._model.kept.raise_as_cause(e)
