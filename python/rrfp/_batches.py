@@ -1,6 +1,7 @@
 """The arguments of a step as microbatches."""
 
 import functools
+from collections.abc import Iterable
 
 import torch
 from torch.distributed.pipelining.microbatch import (
@@ -55,10 +56,24 @@ class Batch:
         return Batch(arg_mbs, kwarg_mbs, targets, by_replica, check, rows)
 
     @staticmethod
-    def of_microbatches(arg_mbs, kwarg_mbs, target_mbs, n):
-        """The lists that step_microbatches() was given; n: None means as many as they have."""
-        given = {"arg_mbs": arg_mbs, "kwarg_mbs": kwarg_mbs, "target_mbs": target_mbs}
+    def of_microbatches(arg_mbs, kwarg_mbs, target_mbs, by_replica, usual, costs=None):
+        """The lists that step_microbatches() was given.
+
+        by_replica: None means as many as they have, or, without any list, `usual` of each replica.
+        """
+        given = {"arg_mbs": arg_mbs, "kwarg_mbs": kwarg_mbs, "target_mbs": target_mbs, "costs": costs}
+        for name, values in given.items():
+            if isinstance(values, str) or not isinstance(values, (Iterable, type(None))):
+                raise TypeError(f"{name}: expected a list with one for each microbatch, got {type(values).__name__}")
         given = {name: list(values) for name, values in given.items() if values is not None}
+        if by_replica is None and not given:
+            by_replica = usual
+        n = None if by_replica is None else sum(by_replica)
+        costs = given.pop("costs", None)
+        if costs is not None:
+            if n not in (None, len(costs)):
+                raise ValueError(f"costs: expected {n}, one for each microbatch, got {len(costs)}")
+            n = len(costs)
         for name, values in given.items():
             n = len(values) if n is None else n
             if len(values) != n:
@@ -66,7 +81,13 @@ class Batch:
         empty = {"arg_mbs": (), "kwarg_mbs": {}, "target_mbs": None}
         args, kwargs, targets = (given.get(name, [value] * n) for name, value in empty.items())
         check_dicts(kwargs)
-        return Batch([a if isinstance(a, tuple) else (a,) for a in args], kwargs, targets)
+        if n == 0:
+            raise ValueError("step_microbatches(): expected at least one microbatch, got none")
+        even = [n // len(usual) + (replica < n % len(usual)) for replica in range(len(usual))]
+        batch = Batch([a if isinstance(a, tuple) else (a,) for a in args], kwargs, targets, by_replica or even)
+        if costs is not None:
+            batch.admit_by(costs)
+        return batch
 
     def admit_by(self, costs):
         """Orders the microbatches of each replica by their costs."""

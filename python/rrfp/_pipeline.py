@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -258,7 +258,8 @@ class Pipeline:
         names of tasks are those of a loop over the microbatches in the order of their start. All processes must give the
         same costs.
         """
-        batch = self._listed(arg_mbs, kwarg_mbs, target_mbs, n_microbatches, costs)
+        by_replica = self._by_replica(n_microbatches)
+        batch = Batch.of_microbatches(arg_mbs, kwarg_mbs, target_mbs, by_replica, self._counts, costs)
         return self._run(True, batch, losses, return_outputs, update).outputs_in_order()
 
     def eval(self, *args, target=None, losses=None, return_outputs=True, n_microbatches=None, **kwargs):
@@ -277,7 +278,8 @@ class Pipeline:
         n_microbatches=None,
     ):
         """step_microbatches() without backward and update, with the parts in evaluation mode."""
-        batch = self._listed(arg_mbs, kwarg_mbs, target_mbs, n_microbatches)
+        by_replica = self._by_replica(n_microbatches)
+        batch = Batch.of_microbatches(arg_mbs, kwarg_mbs, target_mbs, by_replica, self._counts)
         return self._run(False, batch, losses, return_outputs, True).outputs_in_order()
 
     @property
@@ -422,28 +424,6 @@ class Pipeline:
             self._end()
         except KeyboardInterrupt:  # Python would ignore it here.
             threading.Timer(0.01, _thread.interrupt_main).start()
-
-    def _listed(self, arg_mbs, kwarg_mbs, target_mbs, n_microbatches, costs=None):
-        """The microbatches of a step as a batch."""
-        by_replica = self._by_replica(n_microbatches)
-        for name, values in {"arg_mbs": arg_mbs, "kwarg_mbs": kwarg_mbs, "target_mbs": target_mbs, "costs": costs}.items():
-            if isinstance(values, str) or not isinstance(values, (Iterable, type(None))):
-                raise TypeError(f"{name}: expected a list with one for each microbatch, got {text_of(values)}")
-        if costs is not None:
-            costs = list(costs)
-            if by_replica is not None and len(costs) != sum(by_replica):
-                raise ValueError(f"costs: expected {sum(by_replica)}, one for each microbatch, got {len(costs)}")
-        elif by_replica is None and all(values is None for values in (arg_mbs, kwarg_mbs, target_mbs)):
-            by_replica = self._counts
-        n = len(costs) if costs is not None else by_replica and sum(by_replica)
-        batch = Batch.of_microbatches(arg_mbs, kwarg_mbs, target_mbs, n)
-        n, replicas = len(batch.args), len(self._counts)
-        if n == 0:
-            raise ValueError("step_microbatches(): expected at least one microbatch, got none")
-        batch.by_replica = by_replica or [(n + replicas - 1 - replica) // replicas for replica in range(replicas)]
-        if costs is not None:
-            batch.admit_by(costs)
-        return batch
 
     def _by_replica(self, n_microbatches):
         """The argument of a step as a list, or None."""
