@@ -5,26 +5,31 @@ import threading
 
 import torch
 
-_thread = threading.local()
+
+class _Thread(threading.local):
+    hooks = 0  # that it has entered or put since take_hooks()
+
+
+_thread = _Thread()
 register_hook = torch.Tensor.register_hook
 _retain_grad = torch.Tensor.retain_grad
 _enter_hooks = torch.autograd.graph.saved_tensors_hooks.__enter__
 
 
 def _count_hooks(self):
-    _thread.hooks = hooks_entered() + 1
+    _thread.hooks += 1
     return _enter_hooks(self)
 
 
 def _count_hook_of_tensor(self, hook):
     if self.grad_fn is not None:
-        _thread.hooks = hooks_entered() + 1
+        _thread.hooks += 1
     return register_hook(self, hook)
 
 
 def _count_retained_grad(self):
     if self.grad_fn is not None:
-        _thread.hooks = hooks_entered() + 1
+        _thread.hooks += 1
     getattr(_thread, "retained", []).append(self)
     return _retain_grad(self)
 
@@ -34,16 +39,13 @@ torch.Tensor.register_hook = _count_hook_of_tensor
 torch.Tensor.retain_grad = _count_retained_grad
 
 
-def hooks_entered():
-    """How often this thread has entered hooks on saved tensors, as torch.utils.checkpoint does, or has put hooks on
-    tensors of a graph, as retain_grad() does. A backward in two halves would call them twice."""
-    return getattr(_thread, "hooks", 0)
-
-
-def take_retained():
-    """The tensors whose gradient this thread has retained since the last call."""
-    retained, _thread.retained = getattr(_thread, "retained", []), []
-    return retained
+def take_hooks():
+    """Of this thread since the last call: how often it has entered hooks on saved tensors, as torch.utils.checkpoint
+    does, or has put hooks on tensors of a graph, as retain_grad() does, and the tensors whose gradient it has retained.
+    A backward in two halves would call the hooks twice."""
+    taken = _thread.hooks, getattr(_thread, "retained", [])
+    _thread.hooks, _thread.retained = 0, []
+    return taken
 
 
 def has_multi_grad_hook(parameter):

@@ -8,7 +8,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from . import _backward
 from ._buffers import sum_of_bits
-from ._modules import has_multi_grad_hook, hooks_entered, is_compiled, take_retained
+from ._modules import has_multi_grad_hook, is_compiled, take_hooks
 
 
 class Part:
@@ -70,14 +70,14 @@ class Part:
         return self._splits is True or self._splits == "auto" and not is_compiled(self.module)
 
     def forward(self, mb, inputs, compute, again=False):
-        """Runs compute(is_again), which returns the tensors that get a gradient, and a result, which this returns.
+        """Runs compute(), which returns the tensors that get a gradient, and a result, which this returns.
 
-        inputs: the tensors that arrived for it. again: whether backward runs compute() anew; nothing is held before.
+        inputs: the tensors that arrived for it. again: whether backward runs compute(is_again=True); nothing is held
+        before.
         """
-        before = hooks_entered()
-        take_retained()
-        outputs, result = compute(False)
-        retained = take_retained()
+        take_hooks()
+        outputs, result = compute()
+        hooks, retained = take_hooks()
         self._check_last_outputs(outputs)
         if self.trains:
             flight = self._flights[mb] = _Flight(inputs)
@@ -86,7 +86,7 @@ class Part:
                 flight.sums = list(map(sum_of_bits, outputs)) if self._compares else None
             else:
                 flight.outputs, flight.retained = outputs, retained
-                flight.has_hooks = self._has_module_hooks or hooks_entered() != before
+                flight.has_hooks = self._has_module_hooks or hooks > 0
         return result
 
     def backward(self, mb, grads, is_whole, folds):
@@ -95,11 +95,10 @@ class Part:
         trial = self._trial
         begun = trial and trial.now(self.device)
         if flight.compute is not None and any(g is not None for g in grads):
-            before = hooks_entered()
-            take_retained()
-            flight.outputs, _ = flight.compute(True)
-            flight.retained = take_retained()
-            flight.has_hooks = self._has_module_hooks or hooks_entered() != before
+            take_hooks()
+            flight.outputs, _ = flight.compute(is_again=True)
+            hooks, flight.retained = take_hooks()
+            flight.has_hooks = self._has_module_hooks or hooks > 0
             if flight.sums is not None and flight.sums != list(map(sum_of_bits, flight.outputs)):
                 self._refuse_other_values()
         outputs, grads = _matching(flight.outputs, grads)
