@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import inspect
 import json
 import math
@@ -361,44 +362,49 @@ class ModelPart(Part):
     def forward_message(self, mb, message):
         """The message to the next part."""
         batch, at = self.model.batch, self.microbatches[mb]
-        there = lambda values: _moved(values, self.device)
+        passed = ()
         if self.is_first:
-            args, inputs = there(batch.args[at]), []
+            args, inputs = _moved(batch.args[at], self.device), []
         else:
             args, inputs, rows = decode(message, self.device, local=self.before)
             if rows is not None:
                 batch.rows = rows
                 batch.check_rows_of_first(rows)
             args = args if isinstance(args, tuple) else (args,)
-        # What the part before passes on counts more than what step() was given.
-        passed = () if self.is_first else self.positional[: len(args)]
+            # What the part before passes on counts more than what step() was given.
+            passed = self.positional[: len(args)]
         kwargs = {
-            k: there(v)
+            k: _moved(v, self.device)
             for k, v in batch.kwargs[at].items()
             if k not in passed and (self.takes_all or k in self.keywords)
         }
-        compute = lambda is_again: self._compute(mb, args, kwargs, inputs, is_again)
+        compute = functools.partial(self._compute, mb, args, kwargs, inputs)
         return self.forward(mb, inputs, compute, again=self.model.job["recompute"])
 
-    def _compute(self, mb, args, kwargs, inputs, is_again):
-        model, batch, at = self.model, self.model.batch, self.microbatches[mb]
-        buffers = self.buffers
+    def _compute(self, mb, args, kwargs, inputs, is_again=False):
+        model, buffers = self.model, self.buffers
         buffers.begin(model.batches, self.trains)
         before = None if self.forwards_in_order else buffers.marks()
-        key = (model.job["seed"], self._step, at, self.index)
-        given = tree_leaves((args, kwargs)) if model.job["recompute"] else ()
-        versions = [value._version for value in given if isinstance(value, torch.Tensor)]
+        key = (model.job["seed"], self._step, self.microbatches[mb], self.index)
+        given = tensors_of(tree_leaves((args, kwargs))) if model.job["recompute"] else ()
+        versions = [value._version for value in given]
         with model.turn, model.casting(self.device), self._watched:
             output = self._draws.run(key, self.trains, self.module, args, kwargs)
-        if versions != [value._version for value in given if isinstance(value, torch.Tensor)]:
+        if versions != [value._version for value in given]:
             raise RuntimeError("forward changes its input in place, which pipeline.recompute would do again in backward")
         self._check_buffers(before)
-        if not self.is_last:
-            if is_again:
-                return tensors_of(tree_leaves(output)), None
-            capsule, tensors = encode(output, self.after, self._note_of_rows(mb))
-            self._check_leaves(tensors, inputs, "forward")
-            return tensors, capsule
+        if self.is_last:
+            return [self._loss_of(mb, output, inputs, is_again)], None
+        if is_again:
+            return tensors_of(tree_leaves(output)), None
+        # The first microbatch tells the parts in other processes.
+        rows = model.batch.rows if mb == 0 and len(model.modules) != model.job["parts"] else None
+        capsule, tensors = encode(output, self.after, rows)
+        self._check_leaves(tensors, inputs, "forward")
+        return tensors, capsule
+
+    def _loss_of(self, mb, output, inputs, is_again):
+        model, batch, at = self.model, self.model.batch, self.microbatches[mb]
         if batch.keeps_outputs and not is_again:
             batch.outputs[at] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
         key = (model.job["seed"], self._step, at, model.job["parts"])
@@ -409,19 +415,11 @@ class ModelPart(Part):
             raise TypeError(f"loss_fn: expected a scalar tensor, got {text_of(loss)}")
         self._check_leaves([loss], inputs, "loss_fn")
         if not is_again:
-            self._note_loss(mb, loss, batch.counts[at])
+            self._losses[mb] = (loss.detach(), batch.counts[at])
+            if self.device is None:  # Elsewhere it would wait for all work of the device.
+                self._finite(mb)
             self._check_gradient(loss)
-        return [loss], None
-
-    def _note_of_rows(self, mb):
-        """What the first microbatch tells the parts in other processes."""
-        is_whole_here = len(self.model.modules) == self.model.job["parts"]
-        return self.model.batch.rows if mb == 0 and not is_whole_here else None
-
-    def _note_loss(self, mb, loss, terms):
-        self._losses[mb] = (loss.detach(), terms)
-        if self.device is None:  # Elsewhere it would wait for all work of the device.
-            self._finite(mb)
+        return loss
 
     def _check_gradient(self, loss):
         """Some microbatches may have a constant for a loss, but not all: the step would train nothing."""

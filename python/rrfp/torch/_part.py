@@ -77,7 +77,7 @@ class StagePart(Part):
         else:
             args, inputs, _ = decode(message, self.device, self.mesh_of, self.before)
             args = tuple(args) if isinstance(args, (tuple, list)) else (args,)
-        return self.forward(mb, inputs, lambda _: self._compute(mb, args, batch.kwargs[mb]))
+        return self.forward(mb, inputs, functools.partial(self._compute, mb, args, batch.kwargs[mb]))
 
     def _compute(self, mb, args, kwargs):
         batch = self.batch
@@ -89,10 +89,11 @@ class StagePart(Part):
             return tensors, capsule
         if batch.keeps_outputs:
             batch.outputs[mb] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
-        if batch.loss_of is None:
+        if batch.loss_fn is None:
             return [], None
         key = (self.seed, self._step, mb, self.stage.num_stages)
-        loss = self._draws.run(key, ("loss", self.module.training), batch.loss_of, (output, mb), {})
+        given = (output, batch.targets[mb])
+        loss = self._draws.run(key, ("loss", self.module.training), batch.loss_fn, given, batch.loss_kwargs)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             got = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise TypeError(f"loss_fn: expected a tensor of one element, got {got}")

@@ -263,12 +263,8 @@ class ReadySchedule(PipelineScheduleMulti):
         needs_loss = self._has_backward or losses is not None
         if has_last and self._loss_fn is not None and target_mbs is None and needs_loss:
             raise ValueError("target: expected one on the rank of the last stage, got None")
-        return _Batch(n, arg_mbs, kwarg_mbs, self._loss_of(target_mbs, loss_kwargs))
-
-    def _loss_of(self, target_mbs, loss_kwargs):
-        if self._loss_fn is None or target_mbs is None:
-            return None
-        return lambda output, mb: self._loss_fn(output, target_mbs[mb], **(loss_kwargs or {}))
+        loss_fn = None if target_mbs is None else self._loss_fn
+        return _Batch(n, arg_mbs, kwarg_mbs, target_mbs, loss_fn, loss_kwargs or {})
 
     def _run(self, batch):
         self._kept.failure = None
@@ -353,10 +349,10 @@ class ReadySchedule(PipelineScheduleMulti):
 class _Batch:
     """The inputs and results of a step that is running, by microbatch."""
 
-    def __init__(self, n, args, kwargs, loss_of):
+    def __init__(self, n, args, kwargs, targets, loss_fn, loss_kwargs):
         self.n = n  # None until the step begins, where it has no inputs
-        self.args, self.kwargs = args, kwargs
-        self.loss_of = loss_of
+        self.args, self.kwargs, self.targets = args, kwargs, targets
+        self.loss_fn, self.loss_kwargs = loss_fn, loss_kwargs  # loss_fn: None where nobody needs the loss
         self.keeps_outputs = True
         self.outputs = {}
         self.losses = {}
