@@ -64,29 +64,27 @@ class python_rank final : public compute::rank_compute {
         tied_side_(static_cast<compute::tie>(rank_->attr("tied_side").cast<int>())) {}
 
   void prepare_thread() override {
-    if (has_thread_) call("prepare_thread");
+    if (has_thread_) with_gil([&] { rank_->attr("prepare_thread")(); });
   }
 
   void begin_step(step_id step, compute::step_purpose purpose,
                   const microbatch_shares& microbatches) override {
     step_ = step;
     guarded("begin", [&] {
-      call("begin", number_of(step), purpose != compute::step_purpose::evaluation,
-           microbatches.counts.by_replica, pieces_of(microbatches));
-      with_gil([&] { *run_ = rank_->attr("run"); });
+      rank_->attr("begin")(number_of(step), purpose != compute::step_purpose::evaluation,
+                           microbatches.counts.by_replica, pieces_of(microbatches));
+      *run_ = rank_->attr("run");
     });
   }
 
   tensor_buffer run(const launch& l, tensor_buffer input) override {
     if (group_) group_->set_task(step_, l);
     return guarded(l.what, [&] {
-      return with_gil([&] {
-        auto given = input.defined() ? py::object{capsule_of(std::move(input))} : py::none();
-        const auto& t = l.what;
-        const auto made = (*run_)(static_cast<int>(t.kind), t.mb.value(), t.chunk.value(),
-                                  l.folds.first.value(), l.folds.count, std::move(given));
-        return made.is_none() ? tensor_buffer{} : buffer_of(made.cast<py::capsule>());
-      });
+      auto given = input.defined() ? py::object{capsule_of(std::move(input))} : py::none();
+      const auto& t = l.what;
+      const auto made = (*run_)(static_cast<int>(t.kind), t.mb.value(), t.chunk.value(),
+                                l.folds.first.value(), l.folds.count, std::move(given));
+      return made.is_none() ? tensor_buffer{} : buffer_of(made.cast<py::capsule>());
     });
   }
 
@@ -109,11 +107,11 @@ class python_rank final : public compute::rank_compute {
   }
   void join_opened_sum(const tensor_buffer& sum) override {
     guarded("the gradient sum of another replica",
-            [&] { with_gil([&] { rank_->attr("join_opened_sum")(capsule_of(sum)); }); });
+            [&] { rank_->attr("join_opened_sum")(capsule_of(sum)); });
   }
   void sum_gradients(compute::rank_group& replicas) override {
     const std::shared_ptr<compute::rank_group> lent{&replicas, [](auto*) {}};
-    guarded("the sum of gradients", [&] { call("sum_gradients", python_group{lent}); });
+    guarded("the sum of gradients", [&] { rank_->attr("sum_gradients")(python_group{lent}); });
   }
   std::optional<tensor_buffer> tied_gradient() const override {
     if (tied_side_ == compute::tie::none) return std::nullopt;
@@ -132,9 +130,11 @@ class python_rank final : public compute::rank_compute {
     return all;
   }
   void apply(double scale, double lr) override {
-    guarded("apply", [&] { call("apply", scale, lr); });
+    guarded("apply", [&] { rank_->attr("apply")(scale, lr); });
   }
-  void end_without_update() override { call("end_without_update"); }
+  void end_without_update() override {
+    with_gil([&] { rank_->attr("end_without_update")(); });
+  }
 
   std::vector<compute::parameter_hash> hashes() const override {
     return with_gil([&] {
@@ -199,10 +199,6 @@ class python_rank final : public compute::rank_compute {
     return std::make_from_tuple<compute::parameter_position>(p);
   }
 
-  template <class... Arguments>
-  void call(const char* name, Arguments... arguments) const {
-    with_gil([&] { rank_->attr(name)(arguments...); });
-  }
   template <class Result>
   Result answer(const char* name) const {
     return with_gil([&] { return rank_->attr(name)().template cast<Result>(); });
@@ -210,7 +206,7 @@ class python_rank final : public compute::rank_compute {
 
   static std::string text_of(std::string where) { return where; }
   static std::string text_of(const task& t) { return to_string(t); }
-  /// Adds stage, task and step to what `work` throws. `where`: the task, or a text.
+  /// with_gil(), which adds stage, task and step to what `work` throws. `where`: the task, or a text.
   template <class Where, class Work>
   auto guarded(const Where& where, Work work) const -> decltype(work()) {
     const auto named = [&](const std::exception& e) {
@@ -218,7 +214,7 @@ class python_rank final : public compute::rank_compute {
              (is_evaluation(step_) ? "an evaluation" : to_string(step_)) + ": " + e.what();
     };
     try {
-      return work();
+      return with_gil(work);
     } catch (const compute::compute_error& e) {
       throw compute::compute_error(e.fault(), named(e));
     } catch (const std::exception& e) {

@@ -214,7 +214,11 @@ class runtime {
   py::dict pass(bool trains, bool updates, std::vector<std::uint32_t> microbatches) {
     using compute::step_purpose;
     auto& loop = open();
-    if (orders_) renew_orders(microbatches);
+    try {
+      if (orders_) orders_->renew(microbatches);
+    } catch (const std::runtime_error& e) {
+      raise(error{e.what(), error_kind::failed});
+    }
     const auto purpose = !trains   ? step_purpose::evaluation
                          : updates ? step_purpose::training
                                    : step_purpose::accumulation;
@@ -343,14 +347,6 @@ class runtime {
     };
     if (is_of_study) study::prepare_session(j, setup);
     return made;
-  }
-
-  void renew_orders(const std::vector<std::uint32_t>& microbatches) {
-    try {
-      orders_->renew(microbatches);
-    } catch (const std::runtime_error& e) {
-      raise(error{e.what(), error_kind::failed});
-    }
   }
 
   const actors::trace_recorder& recorded(const std::string& by) const {
