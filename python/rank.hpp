@@ -71,9 +71,8 @@ class python_rank final : public compute::rank_compute {
                   const microbatch_shares& microbatches) override {
     step_ = step;
     guarded("begin", [&] {
-      rank_->attr("begin")(number_of(step), purpose != compute::step_purpose::evaluation,
-                           microbatches.counts.by_replica, pieces_of(microbatches));
-      *run_ = rank_->attr("run");
+      *run_ = rank_->attr("begin")(number_of(step), purpose != compute::step_purpose::evaluation,
+                                   microbatches.counts.by_replica, pieces_of(microbatches));
     });
   }
 
@@ -246,7 +245,7 @@ class python_rank final : public compute::rank_compute {
   }
 
   const std::shared_ptr<py::object> rank_;
-  const std::shared_ptr<py::object> run_;  ///< of this step
+  const std::shared_ptr<py::object> run_;  ///< runs the tasks of this step
   const stage_id stage_;
   const replica_id replica_;
   const std::shared_ptr<compute::rank_group> group_;

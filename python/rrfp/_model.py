@@ -54,7 +54,7 @@ class Model:
         # The forwards of parts with autocast take turns: the end of one empties a cache of the process, and the other
         # would convert a weight twice.
         self.turn = contextlib.nullcontext() if autocast is None else turn
-        self.turn_of_tasks = contextlib.nullcontext()
+        self.turn_of_tasks = None  # of parts that adapt parameters
         self.autocast = autocast
         self.batch = None  # of the running step
         self.batches = 0  # until now

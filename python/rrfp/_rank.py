@@ -43,8 +43,7 @@ class Kept:
 
 
 class Rank:
-    """A stage whose parameters are the program's own: it has no updates and no state. begin() may replace run() for its
-    step.
+    """A stage whose parameters are the program's own: it has no updates and no state.
 
     Its parts have begin_step(step, trains) and forward_message(mb, message) beside what Part has.
     """
@@ -60,12 +59,15 @@ class Rank:
         """On a thread of the runtime."""
 
     def begin(self, step, trains, counts, pieces):
-        """counts: the microbatches of the step, by replica. pieces: those that this rank runs (_shares.Piece); None:
-        its own."""
+        """Returns the function that runs the tasks of the step: run(), or one around it.
+
+        counts: the microbatches of the step, by replica. pieces: those that this rank runs (_shares.Piece); None: its own.
+        """
         self.trains = trains
         with self.kept:
             for part in self.parts:
                 part.begin_step(step, trains)
+        return self.run
 
     def run(self, kind, mb, chunk, first, count, message):
         """One task, which folds the gradients of `count` microbatches from `first`."""

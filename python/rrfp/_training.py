@@ -1,5 +1,7 @@
 """A rank with parameters: their gradients over replicas and ranks, the update, and the state."""
 
+import contextlib
+
 import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
@@ -96,13 +98,16 @@ class TrainingRank(Rank):
             )
         self._is_joined = self._is_unscaled = False
         self._folded = [0] * len(self.parts)
-        super().begin(step, trains, counts, pieces)
+        run = super().begin(step, trains, counts, pieces)
         self._sums = SharedSums(pieces, self.parts, self._device) if trains and pieces is not None else None
+        self._agrees = self.group is not None and trains and pieces is None
+        return self._run_beside_others if self._agrees or self._model.turn_of_tasks else run
 
-    def run(self, kind, mb, chunk, first, count, message):
-        with self._model.turn_of_tasks:
-            result = super().run(kind, mb, chunk, first, count, message)
-        if self.group is not None and self.trains and count and self._sums is None:
+    def _run_beside_others(self, kind, mb, chunk, first, count, message):
+        """Parts that adapt parameters take turns in a process; the ranks of a group agree on each gradient."""
+        with self._model.turn_of_tasks or contextlib.nullcontext():
+            result = self.run(kind, mb, chunk, first, count, message)
+        if self._agrees and count:
             self._folded[chunk] += count
             if self._folded[chunk] == len(self.parts[chunk].microbatches):
                 # A parameter that is cut over the ranks is one parameter.

@@ -31,14 +31,13 @@ class WatchedRank(Rank):
         self.parts[0].batch.adopt(counts[0])
         is_new = trains not in self._seen and not self._is_compiled
         self._seen.add(trains)
-        vars(self).pop("run", None)
-        if is_new:
-            self.run = functools.partial(self._run_watched, _Watch(self._ranks))
-        super().begin(step, trains, counts, pieces)
+        run = super().begin(step, trains, counts, pieces)
+        return functools.partial(_run_watched, run, _Watch(self._ranks)) if is_new else run
 
-    def _run_watched(self, watch, *task):
-        with watch:
-            return super().run(*task)
+
+def _run_watched(run, watch, *task):
+    with watch:
+        return run(*task)
 
 
 class _Watch(TorchDispatchMode):
