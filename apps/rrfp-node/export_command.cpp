@@ -28,10 +28,11 @@ constexpr std::string_view config_name = "config.json";
 constexpr std::array<std::string_view, 4> companion_kinds{".json", ".txt", ".model", ".jinja"};
 
 result<checkpoint::found_checkpoint> find_checkpoint(const std::string& path) {
-  std::error_code unknown;
-  if (!fs::exists(path, unknown))
-    return error{path + ": expected the folder of a checkpoint, or of several; it does not exist"};
-  if (fs::exists(fs::path{path} / checkpoint::manifest_name, unknown))
+  std::error_code why;
+  if (!fs::exists(path, why))
+    return error{path + ": expected the folder of a checkpoint, or of several; " +
+                 (why ? why.message() : "it does not exist")};
+  if (fs::exists(fs::path{path} / checkpoint::manifest_name, why))
     return checkpoint::verify(path, checkpoint::verification::checksums);
   auto searched = checkpoint::find_newest(path, checkpoint::verification::checksums);
   if (!searched) return searched.failure();

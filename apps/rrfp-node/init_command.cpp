@@ -24,10 +24,10 @@ namespace fs = std::filesystem;
 /// A path in a job file is relative to the file's folder, a path in an option to the current
 /// folder.
 result<std::string> absolute(const std::string& option, const std::string& path) {
-  std::error_code failed;
-  if (!fs::exists(path, failed))
-    return error{fmt::format("{}: expected a file or folder, got \"{}\", which does not exist",
-                             option, path)};
+  std::error_code why;
+  if (!fs::exists(path, why))
+    return error{fmt::format("{}: expected a file or folder, got \"{}\"{}", option, path,
+                             why ? ": " + why.message() : ", which does not exist")};
   return fs::absolute(path).lexically_normal().string();
 }
 

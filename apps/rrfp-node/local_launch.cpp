@@ -206,7 +206,7 @@ class local_launch {
     interrupts_.on_report([this] { ++reports_wanted_; });
     while (count_alive() > 0) {
       std::this_thread::sleep_for(poll_period);
-      const auto failed = reap(nodes_, restarts_left_ > 0 && interrupts_.count() == 0);
+      const auto failed = reap(nodes_, may_restart_interrupted());
       if (is_over()) end_within(last_node_limit);
       if (failed) on_failure(*failed);
       forward_signals();
@@ -248,6 +248,12 @@ class local_launch {
   bool is_over() const {
     return job_.recovery.max_restarts > 0 &&
            std::any_of(nodes_.begin(), nodes_.end(), [](const child& n) { return n.ended_well(); });
+  }
+
+  bool may_restart_interrupted() const { return restarts_left_ > 0 && interrupts_.count() == 0; }
+  /// A node that was interrupted, perhaps alone.
+  bool may_return(const child& n) const {
+    return may_restart_interrupted() && n.has_code(exit_interrupted);
   }
 
   void on_failure(std::size_t failed) {
@@ -303,7 +309,8 @@ class local_launch {
 
   void end_in_time() {
     const bool writes_trace = nodes_[0].alive && !options_.trace.empty();
-    if (first_ || !nodes_[0].alive) end_within(writes_trace ? trace_limit : end_limit);
+    if (first_ || (!nodes_[0].alive && !may_return(nodes_[0])))
+      end_within(writes_trace ? trace_limit : end_limit);
     if (first_ && count_alive() == 1 && !writes_trace && !std::exchange(one_left_, true))
       deadline_ = std::min(*deadline_, clock::now() + last_node_limit);
     if (deadline_ && clock::now() > *deadline_) kill_all(nodes_);

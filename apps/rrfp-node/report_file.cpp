@@ -8,6 +8,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <system_error>
 #include <vector>
 
 #include <fmt/chrono.h>
@@ -64,15 +65,20 @@ result<std::string> reports_folder(const command_options& options) {
     if (options.json.empty()) return std::string{};
     const auto parent = std::filesystem::path{options.json}.parent_path().string();
     // The launcher passes the folder to its nodes, so it must exist.
-    if (!parent.empty() && !std::filesystem::is_directory(parent))
-      return error{
-          fmt::format("--json {}: cannot create: {}", options.json, std::strerror(ENOENT))};
+    std::error_code why;
+    if (!parent.empty() && !std::filesystem::is_directory(parent, why)) {
+      if (!why) why = std::make_error_code(std::errc::not_a_directory);
+      return error{fmt::format("--json {}: cannot create: {}", options.json, why.message())};
+    }
     return parent.empty() ? std::string{"."} : parent;
   }
   const auto& folder = options.reports;
-  std::error_code unknown;
-  if (!std::filesystem::is_directory(folder, unknown))
-    return error{fmt::format("--reports {}: no such folder", folder)};
+  std::error_code why;
+  if (!std::filesystem::is_directory(folder, why)) {
+    const bool is_absent = !why || why == std::errc::no_such_file_or_directory;
+    return error{
+        fmt::format("--reports {}: {}", folder, is_absent ? "no such folder" : why.message())};
+  }
   if (::access(folder.c_str(), W_OK | X_OK) != 0)
     return error{fmt::format("--reports {}: {}", folder, std::strerror(errno))};
   return folder;

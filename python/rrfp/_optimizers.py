@@ -8,6 +8,8 @@ from ._modules import one_line
 _NUMBER = ":number"
 #: Ends the name of a number in the group of a parameter, such as its learning rate.
 _GROUP = ":group"
+#: Ends the name of a state that has the class of the optimizer as its name.
+_KIND = ":kind"
 
 
 class Parameters(list):
@@ -48,8 +50,11 @@ class Optimizer:
             raise RuntimeError("a part has no optimizer: all its parameters were frozen when the pipeline opened")
 
     def state(self):
-        """(parameter, name, tensor) of each state, and of the numbers of its group."""
+        """(parameter, name, tensor) of each state, of the numbers of its group, and of the optimizer's class."""
         yield from self._group_numbers()
+        if self.made is not None:
+            for parameter in self.parameters():
+                yield parameter, type(self.made).__name__ + _KIND, _as_tensor(1)
         self._take_waiting()
         known = getattr(self.made, "state", {})
         if not hasattr(self.made, "state") and hasattr(self.made, "state_dict"):
@@ -85,10 +90,21 @@ class Optimizer:
     def try_state(self, found):
         """Raises what set_state() would."""
         found = list(found)
+        self._check_kind(found)
+        saved = {}
         for parameter, name, value in found:
-            mine = getattr(self.made, "state", {}).get(parameter, {}).get(name)
-            if isinstance(mine, torch.Tensor) and mine.shape != value.shape:
-                raise ValueError(f"the state '{name}' of the optimizer: expected {list(mine.shape)}, got {list(value.shape)}")
+            if not name.endswith((_GROUP, _KIND)):
+                saved.setdefault(parameter, {})[name.removesuffix(_NUMBER)] = value
+        for parameter, values in saved.items():
+            for name, mine in getattr(self.made, "state", {}).get(parameter, {}).items():
+                if mine is not None and name not in values:
+                    raise ValueError(f"the checkpoint lacks the state '{name}' of the optimizer")
+                value = values.get(name)
+                if isinstance(mine, torch.Tensor) and (mine.shape, mine.dtype) != (value.shape, value.dtype):
+                    raise ValueError(
+                        f"the state '{name}' of the optimizer: expected {mine.dtype} {list(mine.shape)}, got {value.dtype} "
+                        f"{list(value.shape)}"
+                    )
         waiting = self._waiting
         its = getattr(self.made, "__dict__", {})
         kept = {name: its[name] for name in ("state", "param_groups") if name in its}
@@ -100,10 +116,19 @@ class Optimizer:
             its.update(kept)
             self._waiting = waiting
 
+    def _check_kind(self, found):
+        own = type(self.made).__name__
+        for _, name, _ in found:
+            if self.made is not None and name.endswith(_KIND) and name != own + _KIND:
+                raise ValueError(f"the optimizer: expected {name.removesuffix(_KIND)}, as in the checkpoint, got {own}")
+
     def set_state(self, found):
         """Sets what state() gave; a parameter that is not in `found` restarts."""
+        self._check_kind(found)
         by_parameter, of_group = {}, {}
         for parameter, name, value in found:
+            if name.endswith(_KIND):
+                continue
             if name.endswith(_GROUP):
                 of_group.setdefault(parameter, {})[name.removesuffix(_GROUP)] = value
                 continue
@@ -159,10 +184,14 @@ def _set_numbers(group, found):
         old = group.get(name)
         if at and isinstance(old, (tuple, list)) and int(at) < len(old):
             values = list(old)
-            values[int(at)] = value.item()
+            values[int(at)] = _like(values[int(at)], value)
             group[name] = type(old)(values)
         elif not at:
-            group[name] = value.clone() if isinstance(old, torch.Tensor) else value.item()
+            group[name] = _like(old, value)
+
+
+def _like(old, value):
+    return value.clone() if isinstance(old, torch.Tensor) else value.item()
 
 
 class JobOptimizer(Optimizer):

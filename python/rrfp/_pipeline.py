@@ -318,19 +318,23 @@ class Pipeline:
                 bar.set_postfix(**loss, ms=f"{last.ms:.1f}", bubble=f"{last.bubble:.0%}")
 
     def state_dict(self):
-        """Copies of the parameters, buffers and optimizers' states of the parts in this process, on the CPU."""
+        """Copies of the parameters, buffers and optimizers' states of the parts in this process, on the CPU.
+
+        What is divided over tensor-parallel ranks has the rank in its name, as "0.weight@1".
+        """
         self._check_idle()
         self._pipeline.check_open()
         state = {}
         with self._errors():
             for rank in self._model.ranks:
-                for name, value, _ in rank.state(with_copies=True):
+                for name, value in rank.named_state():
                     if name not in state:  # of another replica
                         state[name] = value.detach().to("cpu", copy=True)
         return state
 
     def load_state_dict(self, state):
-        """Sets the state of the parts in this process; `state` may have more. `steps` does not change."""
+        """Sets the state of the parts in this process; `state` may have more. `steps` does not change, nor do the
+        optimizers if no name begins with "optimizer."."""
         self._check_idle()
         self._pipeline.check_open()
         _check_kind("load_state_dict()", state, "a dict of tensors", Mapping)

@@ -29,6 +29,7 @@ class TrainingRank(Rank):
         self._model = model
         self.stage = stage
         self.group = group
+        self._sign = "" if group is None or group.size == 1 else f"@{group.rank}"
         self._device = device
         self._scale = LossScale(model.job)
         self._seen = set()  # the ids of all parameters that it has had
@@ -266,11 +267,16 @@ class TrainingRank(Rank):
     def restore(self, entries):
         self._load(_of_entries(entries))
 
+    def named_state(self):
+        """(name, tensor) as in state_dict(): what is divided over tensor-parallel ranks is named by the rank, too."""
+        for name, value, cut in self.state(with_copies=True):
+            yield name if cut is None else name + self._sign, value
+
     def check_loaded(self, state):
         self._check(self._pieces_of(state))
 
     def load_state(self, state):
-        self._load(self._pieces_of(state))
+        self._load(self._pieces_of(state), any(name.startswith(_optimizer_prefix) for name in state))
 
     # `pieces`: by name, the (tensor, part) that any rank saved.
 
@@ -279,21 +285,26 @@ class TrainingRank(Rank):
         *_, states = self._matching(pieces)
         self._optimizer.try_state(states)
 
-    def _load(self, pieces):
+    def _load(self, pieces, sets_optimizer=True):
         values, scale, states = self._matching(pieces)
         with torch.no_grad():
             for mine, value in values:
                 mine.copy_(value)
         if scale is not None:
             self._scale.value, self._scale.good_steps = scale
-        with self.kept:
-            self._optimizer.set_state(states)
+        if sets_optimizer:
+            with self.kept:
+                self._optimizer.set_state(states)
 
     def _pieces_of(self, state):
         """Of what state_dict() gave: this rank's own parts."""
         cuts = {name: self._cut(p) for p, name, *_ in self._parameters}
         pieces = {}
         for name, value in state.items():
+            if self._sign and "@" in name:
+                if not name.endswith(self._sign):
+                    continue  # of another rank
+                name = name.removesuffix(self._sign)
             of = name.removeprefix(_optimizer_prefix).rpartition(".")[0] if name.startswith(_optimizer_prefix) else name
             pieces[name] = [(value, cuts.get(of) if value.dim() > 0 else None)]
         return pieces
@@ -315,11 +326,13 @@ class TrainingRank(Rank):
         states = []
         for p, name, *_ in self._parameters:
             for state in sorted(by_parameter.get(name, ())):
-                saved, part = pieces[f"{_optimizer_prefix}{name}.{state}"][0]
+                of_all = f"{_optimizer_prefix}{name}.{state}"
+                saved, part = pieces[of_all][0]
+                _check_has_values(of_all, saved)
                 cut = self._cut(p)
                 if part is not None or list(saved.shape) == (cut[0] if cut else list(p.shape)):
                     like = torch.empty(p.shape, dtype=saved.dtype, device="cpu")
-                    saved = _found(pieces, f"{_optimizer_prefix}{name}.{state}", like, cut)
+                    saved = _found(pieces, of_all, like, cut)
                 states.append((p, state, saved))
         return values, scale, states
 
@@ -392,15 +405,19 @@ def _of_entries(entries):
     return pieces
 
 
+def _check_has_values(name, value):
+    if value.is_meta or value.layout != torch.strided:
+        got = "one on the device meta" if value.is_meta else f"one of the layout {value.layout}"
+        raise ValueError(f"'{name}': expected a tensor with values for each element, got {got}")
+
+
 def _found(pieces, name, like, cut):
     """The saved value for `like`, which is the part `cut` of the whole tensor, put together from the saved pieces."""
     if name not in pieces:
         raise ValueError(f"the checkpoint lacks '{name}'")
     wanted = cut[0] if cut else list(like.shape)
     for value, part in pieces[name]:
-        if value.is_meta or value.layout != torch.strided:
-            got = "one on the device meta" if value.is_meta else f"one of the layout {value.layout}"
-            raise ValueError(f"'{name}': expected a tensor with values for each element, got {got}")
+        _check_has_values(name, value)
         sizes = part[0] if part else list(value.shape)
         if list(sizes) != list(wanted) or value.dtype != like.dtype:
             raise ValueError(

@@ -120,6 +120,19 @@ TEST_CASE("an interrupt of one node ends the job of a launcher, which starts non
   CHECK_THAT(o.err, !Contains("restarting"));
 }
 
+TEST_CASE("a launcher starts a node again that was told to end while it waited for another") {
+  training t{
+      2,
+      {"pipeline.stages=2", "train.steps=60", "jitter.link=exponential", "jitter.link_mean_ms=15"}};
+  t.start();
+  t.wait_for_step(5);
+  t.signal(1, SIGKILL);
+  std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  t.signal(0, SIGTERM);
+  t.check_same_bits();
+  CHECK_THAT(t.launcher().err(), Contains("node 0") && Contains("; restarting it"));
+}
+
 TEST_CASE("all nodes are told to end: the job saves its step and ends with code 130, in time") {
   const bool saves = GENERATE(true, false);
   joined_nodes job{

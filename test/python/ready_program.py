@@ -511,7 +511,55 @@ def fully_sharded(options):
             one.zero_grad()
     for (name, a), b in zip(part.named_parameters(), whole[pp].parameters()):
         torch.testing.assert_close(whole_tensor(a), b, rtol=1e-6, atol=1e-7, msg=name)
-    schedule.close()
+    part.set_reshard_after_forward(True)
+    try:
+        schedule.step(arg_mbs=[(x,) for x in inputs[mine]] if pp == 0 else None, target_mbs=targets[mine] if pp == 1 else None)
+    except rrfp.Error as e:
+        assert "fully_shard: expected reshard_after_forward=False" in str(e), e
+    else:
+        raise AssertionError("expected what is gathered for each microbatch to be refused")
+
+
+def sharded_again(options):
+    """The gradients of a failed step are in none of a later schedule."""
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (2, 2), mesh_dim_names=("pp", "dp"))
+    pp, dp = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
+    inputs, targets = microbatches(0, 8)
+    mine = slice(4 * dp, 4 * dp + 4)
+
+    def step(part):
+        stage = PipelineStage(part, pp, 2, device, group=mesh["pp"].get_group())
+        schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, **options | {"policy": "one_f_one_b"})
+        try:
+            schedule.step(
+                arg_mbs=[(x,) for x in inputs[mine]] if pp == 0 else None, target_mbs=targets[mine] if pp == 1 else None
+            )
+        finally:
+            schedule.close()
+        return [whole_tensor(p.grad) for p in part.parameters()]
+
+    parts = [fully_shard(blocks(2)[pp], mesh=mesh["dp"], reshard_after_forward=False) for _ in range(2)]
+    seen = []
+
+    def fail(*_):
+        seen.append(None)
+        if pp == 1 and len(seen) == 4:
+            raise ValueError("no more")
+
+    hook = parts[0].first.register_forward_hook(fail)
+    try:
+        step(parts[0])
+    except rrfp.Error as e:
+        assert "F3 of step 1: ValueError: no more" in str(e), e
+    else:
+        raise AssertionError("expected an error")
+    hook.remove()
+    parts[0].zero_grad()
+    dist.barrier()
+    for a, b in zip(*(step(part) for part in parts)):
+        assert torch.equal(a, b)
 
 
 def replicated(options):
@@ -547,9 +595,11 @@ def replicated_experts(options):
             super().__init__()
             self.experts = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(3))
             self.ignored = torch.nn.Parameter(torch.ones(width))
+            self.table = torch.nn.Embedding(4, width, sparse=True)
 
         def forward(self, x):
-            return self.experts[int(x[0, 0] > 0)](x) * self.ignored
+            y = self.experts[int(x[0, 0] > 0)](x) * self.ignored
+            return y + self.table(torch.arange(len(x)) % 4) if x[0, 0] > 0 else y
 
     mesh = init_device_mesh(device.type, (2, 2), mesh_dim_names=("pp", "dp"))
     pp, dp = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
@@ -577,10 +627,17 @@ def replicated_experts(options):
         wanted = c.grad / 2 if name == "ignored" else None if b.grad is None else b.grad / 4
         assert (a.grad is None) == (wanted is None), name
         if wanted is not None:
+            a.grad, wanted = (grad.to_dense() if grad.is_sparse else grad for grad in (a.grad, wanted))
             torch.testing.assert_close(a.grad, wanted, rtol=1e-5, atol=1e-7, msg=lambda text: f"{name}: {text}")
     schedule.close()
-    hooked = part.register_forward_hook(lambda *_: None)
-    for word in ("expected hooks on the module inside", "expected no communication hook"):
+    hooked, commed, built_in = (
+        DistributedDataParallel(Block(), process_group=mesh["dp"].get_group()) for _ in range(3)
+    )
+    hooked.register_forward_hook(lambda *_: None)
+    commed.register_comm_hook(None, lambda state, bucket: None)
+    built_in._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    comm = "expected no communication hook"
+    for part, word in (hooked, "expected hooks on the module inside"), (commed, comm), (built_in, comm):
         schedule = ReadySchedule(
             PipelineStage(part, pp, 2, device, group=mesh["pp"].get_group()), 2, loss_fn=loss_fn, **options
         )
@@ -593,9 +650,6 @@ def replicated_experts(options):
         else:
             raise AssertionError(f"{word}: expected to be refused")
         dist.barrier()  # the hook of a rank is the first error of its pipeline
-        hooked.remove()
-        if word.startswith("expected hooks"):
-            part.register_comm_hook(None, lambda state, bucket: None)
 
 
 def tensor_parallel(options, make=lambda i: Block()):
@@ -663,6 +717,23 @@ def reported(options):
         assert "closed" in str(e)
     else:
         raise AssertionError("expected an error")
+
+
+def other_outputs(options):
+    """Those that are no tensors come in a list."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    x = torch.zeros(8, width)
+    for other in None, 3, "a text":
+
+        class Several(Block):
+            def forward(self, x):
+                return super().forward(x), other
+
+        part = Several() if rank == ranks - 1 else Block()
+        schedule = ReadySchedule(PipelineStage(part, rank, ranks, device), 4, loss_fn=loss_fn, **options)
+        outputs = schedule.step(*((x,) if rank == 0 else ()), target=x if rank == ranks - 1 else None)
+        assert outputs is None or [(y.shape, o) for y, o in outputs] == [((2, width), other)] * 4, outputs
+        schedule.close()
 
 
 def refused(options):
@@ -789,28 +860,64 @@ def in_a_trainer(options):
 
 
 def collective_outside(options):
-    """A sum over both replicas inside a forward: refused, unless the replicas run the same tasks."""
+    """Over both replicas inside a task: refused, unless the replicas run the same tasks."""
     mesh = init_device_mesh(device.type, (2, 2), mesh_dim_names=("pp", "dp"))
-    pp = mesh["pp"].get_local_rank()
+    pp, group = mesh["pp"].get_local_rank(), mesh["dp"].get_group()
+    x = torch.zeros(8, width)
+
+    def mean_of(y):
+        mean = y.detach().mean()
+        dist.all_reduce(mean, group=group)
+        return mean
 
     class Averaging(Block):
         def forward(self, x):
             y = super().forward(x)
-            mean = y.detach().mean()
-            dist.all_reduce(mean, group=mesh["dp"].get_group())
-            return y - mean
+            return y - mean_of(y)
 
-    x = torch.zeros(8, width)
-    for domain in (None, mesh["dp"]):
-        stage = PipelineStage(Averaging() if pp == 0 else Block(), pp, 2, device, group=mesh["pp"].get_group())
-        schedule = ReadySchedule(stage, 4, loss_fn=loss_fn, domain=domain, **options)
+    class Exchanging(Block):
+        def forward(self, x):
+            y = super().forward(x)
+            torch.ops._dtensor.shard_dim_alltoall(y.detach(), 0, 1, group.group_name)
+            return y
+
+    class Own(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            mean_of(torch.ones(1))
+            return func(*(a.as_subclass(torch.Tensor) if isinstance(a, Own) else a for a in args), **(kwargs or {}))
+
+    class Handling(Block):
+        def forward(self, x):
+            y = super().forward(x)
+            torch.ops.aten.neg(y.detach().as_subclass(Own))
+            return y
+
+    def compiled(block):
+        block.first.compile(backend="eager")
+        return block
+
+    def step(parts, loss_fn=loss_fn, domain=None):
+        among = mesh["pp"].get_group()
+        stages = [PipelineStage(part, pp + 2 * i, 2 * len(parts), device, group=among) for i, part in enumerate(parts)]
+        schedule = ReadySchedule(stages, 4, loss_fn=loss_fn, domain=domain, **options)
+        schedule.step(*((x,) if pp == 0 else ()), target=x if pp == 1 else None)
+        schedule.close()
+
+    def check_refused(what, *given):
         try:
-            schedule.step(*((x,) if pp == 0 else ()), target=x if pp == 1 else None)
-        except RuntimeError as e:
-            assert domain is None and "allreduce over the ranks [0, 1] inside a task" in str(e), e
+            step(*given)
+        except rrfp.Error as e:
+            assert f"{what} over the ranks [0, 1] inside a task" in str(e) or f"{what} over the ranks [2, 3]" in str(e), e
         else:
-            assert domain is not None
-            schedule.close()
+            raise AssertionError(f"expected {what} to be refused")
+        dist.barrier()
+
+    step([Averaging() if pp == 0 else Block()], domain=mesh["dp"])
+    for kind, what in (Averaging, "allreduce"), (Exchanging, "shard_dim_alltoall"), (Handling, "allreduce"):
+        check_refused(what, [kind() if pp == 0 else Block()])
+    check_refused("allreduce", [compiled(Block()), Averaging() if pp == 0 else Block()])
+    check_refused("allreduce", [compiled(Block())], lambda y, target: loss_fn(y, target) + mean_of(y))
 
 
 def interrupted(options):

@@ -403,15 +403,20 @@ def test_copies_of_a_tied_parameter_with_other_values_are_refused():
 
 def test_a_state_that_the_optimizer_refuses_changes_nothing():
     x, y = rows(1)
+    without_steps = lambda part: {n: v for n, v in state.items() if not n.startswith(f"optimizer.{part}.") or not n.endswith("step")}
     with rrfp.Pipeline(mlp(2), loss_fn, optimizer=adam) as pipe:
         pipe.step(x, target=y)
         state = pipe.state_dict()
         pipe.step(x, target=y)
         before = pipe.state_dict()
-        for part in (0, 1):
-            name = f"optimizer.{part}."
-            wrong = {n: value for n, value in state.items() if not (n.startswith(name) and n.endswith("step"))}
-            with pytest.raises(rrfp.Error, match="^the optimizer AdamW refuses its state: KeyError: 'step'"):
+        moment = next(n for n in state if n.startswith("optimizer.1.") and n.endswith("exp_avg"))
+        for wrong, why in [
+            (without_steps(0), "the checkpoint lacks the state 'step' of the optimizer"),
+            (without_steps(1), "the checkpoint lacks the state 'step' of the optimizer"),
+            (state | {moment: state[moment].double()}, "the state 'exp_avg' of the optimizer: expected torch.float32 .*, got torch.float64"),
+            (state | {moment: state[moment].to("meta")}, "'optimizer.1.*exp_avg': expected a tensor with values .*, got one on the device meta"),
+        ]:
+            with pytest.raises(rrfp.Error, match=why):
                 pipe.load_state_dict(wrong)
             after = pipe.state_dict()
             assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
@@ -422,6 +427,9 @@ def test_a_state_that_the_optimizer_refuses_changes_nothing():
         pipe.step(x, target=y)
         after = pipe.state_dict()
         assert all(torch.equal(before[name], after[name]) for name in before)
+    with rrfp.Pipeline(mlp(2), loss_fn, optimizer=adam) as pipe:
+        with pytest.raises(rrfp.Error, match="^the optimizer AdamW refuses its state: KeyError: 'step'"):
+            pipe.load_state_dict(without_steps(1))
 
 
 def test_wrong_options_name_the_key():

@@ -66,21 +66,35 @@ def ends_of_two(folder, what):
     return [process.returncode for process in processes], errors
 
 
-def test_parameters_that_all_ranks_have_whole_count_once_in_the_norm(tmp_path):
-    program = tmp_path / "norm.py"
+def test_tensor_parallel_ranks_count_whole_parameters_once_in_the_norm_and_save_what_each_has(tmp_path):
+    program = tmp_path / "ranks.py"
     program.write_text(
         "import os, sys\n"
         f"sys.path.insert(0, {str(FOLDER)!r})\n"
         "import rrfp, torch\n"
+        "import torch.distributed.checkpoint as dcp\n"
         "from cases import Divided\n"
         "from models import adam, rows\n"
         "x, y = rows(0)\n"
         "mse = torch.nn.functional.mse_loss\n"
+        "torch.distributed.init_process_group('gloo')\n"
+        "rank = torch.distributed.get_rank()\n"
         "with rrfp.Pipeline(lambda i, n, group: Divided(i, group), mse, 6, optimizer=adam, settings={'pipeline.tp': 2}) as pipe:\n"
         "    pipe.step(x, target=y)\n"
         "    os.write(1, f'norm {pipe.last.gradient_norm!r}\\n'.encode())\n"  # at once, beside the other process
+        "    before, state = pipe.state_dict(), pipe.state_dict()\n"
+        "    dcp.save(before, checkpoint_id=sys.argv[1])\n"
+        "    pipe.step(x, target=y)\n"
+        "    dcp.load(state, checkpoint_id=sys.argv[1])\n"
+        "    pipe.load_state_dict(state)\n"
+        "    after = pipe.state_dict()\n"
+        "    assert {f'0.up@{rank}', f'optimizer.0.down.exp_avg@{rank}', 'optimizer.0.up.step'} <= before.keys()\n"
+        "    assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)\n"
+        "    both = {k.replace(f'@{rank}', f'@{1 - rank}'): 2 * v for k, v in before.items()}\n"
+        "    pipe.load_state_dict(both | before)\n"
+        "torch.distributed.destroy_process_group()\n"
     )
-    launch = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)]
+    launch = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program), str(tmp_path / "dcp")]
     done = subprocess.run(launch, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     halves = [Divided(0, OneOfTwo(rank)) for rank in range(2)]

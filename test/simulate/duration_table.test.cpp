@@ -81,7 +81,7 @@ TEST_CASE("a wrong row is reported with file and line and what was expected") {
 TEST_CASE("a file that cannot be read is named") {
   const auto read = duration_table::read("/nowhere/run.csv", linear(1, 1));
   REQUIRE_FALSE(read.ok());
-  CHECK(read.message() == "/nowhere/run.csv: cannot read the file of durations");
+  CHECK(read.message() == "/nowhere/run.csv: cannot be read: No such file or directory");
   CHECK_FALSE(duration_table::read("/", linear(1, 1)).ok());
 }
 

@@ -1,10 +1,13 @@
 #include "shared_memory.hpp"
 
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 
 namespace rrfp::actors::ucx {
 
@@ -43,7 +46,9 @@ status check_shared_memory(const std::string& tls, std::uint32_t processes) {
   const char* const chosen = std::getenv("UCX_POSIX_DIR");
   const std::string folder = chosen != nullptr ? chosen : "/dev/shm";
   struct statvfs about {};
-  if (::statvfs(folder.c_str(), &about) != 0) return success();  // UCX reports the error itself
+  if (::statvfs(folder.c_str(), &about) != 0 || ::access(folder.c_str(), W_OK) != 0)
+    return error{"shared memory: cannot write in " + folder + ": " + std::strerror(errno) +
+                 ": set transport.tls = \"tcp,self\" to do without"};
   const auto size = std::uint64_t{about.f_blocks} * about.f_frsize;
   const auto free = std::uint64_t{about.f_bavail} * about.f_frsize;
   // Other processes on this machine may have allocated theirs already.

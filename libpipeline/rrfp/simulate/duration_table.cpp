@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <optional>
 
@@ -64,7 +66,8 @@ duration_table::duration_table(const pipeline_shape& shape) : shape_(shape) {
 
 result<duration_table> duration_table::read(const std::string& file, const pipeline_shape& shape) {
   std::ifstream in{file, std::ios::binary};
-  if (!in) return error{file + ": cannot read the file of durations"};
+  const auto why = [&] { return error{file + ": cannot be read: " + std::strerror(errno)}; };
+  if (!in) return why();
   std::string text;
   char block[1 << 16];
   while (in.read(block, sizeof block), in.gcount() > 0) {
@@ -74,7 +77,7 @@ result<duration_table> duration_table::read(const std::string& file, const pipel
                    " bytes, got more"};
   }
   // A folder can be opened but not read.
-  if (in.bad() || !in.eof()) return error{file + ": cannot read the file of durations"};
+  if (in.bad() || !in.eof()) return why();
   return parse(text, file, shape);
 }
 

@@ -1,5 +1,6 @@
 """One stage of torch.distributed.pipelining in this process, task by task."""
 
+import contextlib
 import functools
 
 import torch
@@ -22,10 +23,16 @@ class Local:
         self.tensors = {}
 
 
-def _changes_forward(wrapper):
-    """Whether the forward of a DistributedDataParallel does more than that of its module."""
+def _check_wrapper(ddp):
+    """Of a DistributedDataParallel, neither the forward nor the reducer runs."""
+    if ddp._comm_hooks or ddp._get_ddp_logging_data().get("comm_hook"):  # of the program, or of torch
+        raise ValueError("DistributedDataParallel: expected no communication hook, because its reducer does not run")
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return wrapper.mixed_precision is not None or any(getattr(wrapper, name) for name in hooks)
+    if ddp.mixed_precision is not None or any(getattr(ddp, name) for name in hooks):
+        raise ValueError(
+            "DistributedDataParallel: expected hooks on the module inside and no mixed_precision, because the forward "
+            "of the wrapper does not run"
+        )
 
 
 class StagePart(Part):
@@ -44,27 +51,21 @@ class StagePart(Part):
         self.seed = self.steps_before = 0  # for random numbers
         self.batch = None
         self._draws = Draws(self.device)
-        self._is_checked = False
+        self.around_loss = contextlib.nullcontext()
 
     def local(self, way):
         is_here = self.device is not None and self.stage.stage_index + way in self._local.stages
         return self._local.tensors if is_here else None
 
     def begin_step(self, step, trains):
-        if getattr(self.stage.submod, "_comm_hooks", None):
-            raise ValueError("DistributedDataParallel: expected no communication hook, because its reducer does not run")
-        if isinstance(self.stage.submod, DistributedDataParallel) and _changes_forward(self.stage.submod):
-            raise ValueError(
-                "DistributedDataParallel: expected hooks on the module inside and no mixed_precision, because the forward "
-                "of the wrapper does not run"
-            )
+        if isinstance(self.stage.submod, DistributedDataParallel):
+            _check_wrapper(self.stage.submod)
         self.begin(trains)
         self._step = step + self.steps_before
         self._has_contexts = bool(getattr(self.stage, "_forward_contexts", None))
         if self.is_sharded:
             with telling_the_cause():
-                _begin_fsdp(self.stage.submod, trains, is_first=not self._is_checked)
-        self._is_checked = True
+                _begin_fsdp(self.stage.submod, trains)
 
     def seeds(self, mb):
         return [torch.ones_like(self.batch.losses[mb])]  # the gradient of the loss
@@ -93,7 +94,8 @@ class StagePart(Part):
             return [], None
         key = (self.seed, self._step, mb, self.stage.num_stages)
         given = (output, batch.targets[mb])
-        loss = self._draws.run(key, ("loss", self.module.training), batch.loss_fn, given, batch.loss_kwargs)
+        with self.around_loss:
+            loss = self._draws.run(key, ("loss", self.module.training), batch.loss_fn, given, batch.loss_kwargs)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             got = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise TypeError(f"loss_fn: expected a tensor of one element, got {got}")
@@ -136,6 +138,15 @@ class StagePart(Part):
                     p.grad.div_(scale)
         self.release()
 
+    def abandon(self):
+        """Drops the gradients of a failed step that zero_grad() does not reach."""
+        if self.is_sharded:
+            for p in fsdp_params(self.stage.submod):
+                p.unsharded_accumulated_grad = None
+                if hasattr(p, "_unsharded_param"):
+                    p._unsharded_param.grad = None
+            self.release()
+
     def release(self):
         """Gives back what FSDP gathered for the tasks of a step."""
         if self.is_sharded:
@@ -161,17 +172,17 @@ def fsdp_params(module):
     return [p for group in fsdp_groups(module) for p in group.fsdp_params]
 
 
-def _begin_fsdp(module, has_backward, is_first):
+def _begin_fsdp(module, has_backward):
     module._get_fsdp_state()._lazy_init()  # decides what the root does after its forward
-    for handle in [m.unshard(async_op=True) for m in _fsdp_modules(module)]:
-        if handle is not None:
-            handle.wait()
-    for group in fsdp_groups(module) if is_first else ():
+    for group in fsdp_groups(module):
         if group.post_forward_mesh_info is not None:
             raise ValueError(
                 "fully_shard: expected reshard_after_forward=False: with it each microbatch gathers the parameters "
                 "again, in another order on each data-parallel rank"
             )
+    for handle in [m.unshard(async_op=True) for m in _fsdp_modules(module)]:
+        if handle is not None:
+            handle.wait()
     if not has_backward:
         return
     if hasattr(module, "set_manual_backward_finalization"):
@@ -217,12 +228,15 @@ def _average(ddp):
     parameters = [p for p in ddp.module.parameters() if p.requires_grad and not getattr(p, "_ddp_ignored", False)]
     if not parameters:
         return
-    uses = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32, device=parameters[0].device)
-    torch.distributed.all_reduce(uses, group=group)
-    for p, count in zip(parameters, uses.tolist()):
-        if count == 0:
+    dims = [-1 if p.grad is None else p.grad.sparse_dim() if p.grad.is_sparse else 0 for p in parameters]
+    most = torch.tensor(dims, dtype=torch.int32, device=parameters[0].device)
+    torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX, group)
+    for p, sparse_dim in zip(parameters, most.tolist()):
+        if sparse_dim < 0:
             continue
         if p.grad is None:
             p.grad = torch.zeros_like(p)
+        if sparse_dim > 0:
+            p.grad = p.grad.to_sparse(sparse_dim)
         torch.distributed.all_reduce(p.grad, group=group)
         p.grad.div_(group.size())

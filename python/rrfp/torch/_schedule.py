@@ -185,7 +185,7 @@ class ReadySchedule(PipelineScheduleMulti):
         outputs = [batch.outputs[mb] for mb in range(batch.n)]
         try:
             return self._merge_outputs(outputs)
-        except (IndexError, RuntimeError):  # of different sizes; the step has counted
+        except (AttributeError, IndexError, RuntimeError, TypeError):  # of different sizes, or no tensors; the step has counted
             return outputs
 
     def eval(self, *args, target=None, losses=None, **options):
@@ -277,6 +277,8 @@ class ReadySchedule(PipelineScheduleMulti):
             self.last = {name: figures[name] for name in ("step", "ms", "bubble")}
         except Error as e:
             self._raised = str(e)
+            for part in self._parts:
+                part.abandon()
             self._kept.raise_as_cause(e)
         finally:
             for part in self._parts:

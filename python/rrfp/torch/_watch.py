@@ -1,43 +1,48 @@
 """Finds collectives of tasks on ranks that do not run the same tasks."""
 
+import contextlib
 import functools
 
 import torch
+from torch._subclasses import FakeTensor
 from torch.distributed import ProcessGroup, get_process_group_ranks
 from torch.distributed.distributed_c10d import _resolve_process_group
-from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._modules import is_compiled
 from .._rank import Rank
 
-_of_collectives = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+_of_collectives = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem")
 
 
 class WatchedRank(Rank):
     """Looks at the collectives of all tasks of its first step and of its first evaluation.
 
     Under readiness, ranks of different domains run their tasks in different orders, so a collective between them would
-    join other microbatches, or never end. A compiled part is not watched, because it would run without compilation.
+    join other microbatches, or never end. Of a compiled part, which would run without compilation, only the loss is
+    watched; collectives on other threads are not seen.
     """
 
     def __init__(self, parts, kept, forwards_in_order, ranks):
         super().__init__(parts, kept, forwards_in_order)
         self._ranks = ranks
-        self._is_compiled = any(is_compiled(part.module) for part in parts)
         self._seen = set()
 
     def begin(self, step, trains, counts, pieces):
         self.parts[0].batch.adopt(counts[0])
-        is_new = trains not in self._seen and not self._is_compiled
-        self._seen.add(trains)
         run = super().begin(step, trains, counts, pieces)
-        return functools.partial(_run_watched, run, _Watch(self._ranks)) if is_new else run
+        is_new = trains not in self._seen
+        self._seen.add(trains)
+        watch = _Watch(self._ranks)
+        compiled = [is_new and is_compiled(part.module) for part in self.parts]
+        for part, alone in zip(self.parts, compiled):
+            part.around_loss = watch if alone else contextlib.nullcontext()
+        return functools.partial(_run_watched, run, watch, compiled) if is_new else run
 
 
-def _run_watched(run, watch, *task):
-    with watch:
-        return run(*task)
+def _run_watched(run, watch, compiled, kind, mb, chunk, *more):
+    with contextlib.nullcontext() if compiled[chunk] else watch:
+        return run(kind, mb, chunk, *more)
 
 
 class _Watch(TorchDispatchMode):
@@ -51,11 +56,11 @@ class _Watch(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if any(issubclass(t, DTensor) for t in types):
-            return NotImplemented  # and what it is made of comes here
         if func.namespace in _of_collectives:
             for group in _groups_of(func, args, kwargs or {}):
                 self._check(func, sorted(get_process_group_ranks(group)))
+        if any(t.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and not issubclass(t, FakeTensor) for t in types):
+            return NotImplemented  # and what they are made of comes here
         return func(*args, **(kwargs or {}))
 
     def _check(self, func, ranks):
