@@ -253,7 +253,7 @@ class runtime {
   }
   void save() {
     auto& loop = open();
-    check(without_gil([&] { return loop.save(); }));
+    check(without_gil([&] { return loop.save(look); }));
   }
   std::string metrics() { return open().metrics_text(); }
   void report(const std::string& why) {

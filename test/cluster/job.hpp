@@ -56,6 +56,7 @@ class job {
   void carry_out(const job_action::add_up& a);
   void carry_out(const job_action::apply_update& a);
   void carry_out(const job_action::finish_step& a);
+  void carry_out(const job_action::state_ready&) {}  // of a run on request
   void carry_out(const job_action::open_save& a);
   void carry_out(const job_action::take_snapshot& a);
   void carry_out(const job_action::commit_save& a);

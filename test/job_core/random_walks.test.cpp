@@ -100,9 +100,11 @@ job_event::any any_event(random_source& random, const job_core_options& o) {
 /// Answers the actions of a core as a correct driver does.
 class driver {
  public:
-  driver(job_core_options options, random_source& random)
+  /// `checked`: it gets no event that no driver would send.
+  driver(job_core_options options, random_source& random, bool checked = true)
       : options_(options),
         random_(random),
+        checked_(checked),
         core_(options),
         kept_(options.copies && options.copies->restores ? options.first_step : 0) {}
 
@@ -125,6 +127,9 @@ class driver {
     const auto e = due_[which];
     due_.erase(due_.begin() + static_cast<std::ptrdiff_t>(which));
     feed(e);
+    if (const auto* const taken = std::get_if<job_event::snapshot_taken>(&e))
+      due_.push_back(
+          job_event::snapshot_written{taken->step, below(random_, 9) == 0 ? "no room" : ""});
     if (is_counted_by_identity(e)) past_.push_back(e);
     if (!past_.empty() && below(random_, 3) == 0) feed(past_[below(random_, past_.size())]);
     return true;
@@ -170,6 +175,16 @@ class driver {
     CHECK_FALSE((options_.on_request && !is_evaluation(a.step) && copying_ && kept_ == 0));
     for_each_stage([&](auto s) { due_.push_back(job_event::stage_ended{a.step, s}); });
   }
+  /// A program may change the state from now on.
+  void check_nothing_reads_the_state() {
+    if (!options_.on_request || !checked_) return;
+    for (const auto& e : due_) {
+      const auto* const copy = std::get_if<job_event::copy_taken>(&e);
+      CHECK_FALSE((copy != nullptr && copying_ == copy->step));
+      const auto* const snapshot = std::get_if<job_event::snapshot_taken>(&e);
+      CHECK_FALSE((snapshot != nullptr && saving_ == snapshot->step));
+    }
+  }
   void answer(const job_action::add_up& a) { at_once_ = job_event::added_up{a.step}; }
   void answer(const job_action::apply_update& a) {
     CHECK_FALSE(accumulates_);
@@ -177,6 +192,11 @@ class driver {
   }
   void answer(const job_action::finish_step& a) {
     if (!is_evaluation(a.step)) ++steps_;
+    check_nothing_reads_the_state();
+  }
+  void answer(const job_action::state_ready&) {
+    CHECK(options_.on_request);
+    check_nothing_reads_the_state();
   }
   void answer(const job_action::open_save& a) {
     if (below(random_, 5) == 0)
@@ -185,15 +205,16 @@ class driver {
       at_once_ = job_event::save_opened{a.step};
   }
   void answer(const job_action::take_snapshot& a) {
+    saving_ = a.step;
     for (std::uint32_t r = 0; r < options_.stages * options_.ranks; ++r) {
       due_.push_back(job_event::snapshot_taken{a.step});
-      due_.push_back(job_event::snapshot_written{a.step, below(random_, 9) == 0 ? "no room" : ""});
     }
   }
   void answer(const job_action::commit_save& a) {
     due_.push_back(job_event::save_ended{a.step, below(random_, 9) == 0 ? "no manifest" : ""});
   }
   void answer(const job_action::end_save& a) {
+    saving_.reset();
     if (a.failure.empty() && !a.overdue) ++saved_;
   }
   void answer(const job_action::restore_state&) {
@@ -205,8 +226,10 @@ class driver {
     CHECK_FALSE(std::exchange(copying_, a.step));
     CHECK(a.complete == kept_);
     CHECK(a.step >= kept_);
-    for (std::uint32_t r = 0; r < options_.stages * options_.ranks; ++r)
+    for (std::uint32_t r = 0; r < options_.stages * options_.ranks; ++r) {
+      if (options_.on_request) due_.push_back(job_event::copy_taken{a.step});
       due_.push_back(job_event::copy_held{a.step, below(random_, 9) == 0 ? "no room" : ""});
+    }
   }
   void answer(const job_action::keep_copies& a) {
     CHECK(std::exchange(copying_, std::nullopt) == a.step);
@@ -239,6 +262,7 @@ class driver {
 
   const job_core_options options_;
   random_source& random_;
+  const bool checked_;
   job_core core_;
   std::int64_t now_ = 0;
   std::vector<job_event::any> due_;
@@ -251,6 +275,7 @@ class driver {
   std::uint64_t saved_ = 0;
   bool accumulates_ = false;
   std::optional<std::uint64_t> copying_;
+  std::optional<std::uint64_t> saving_;
   std::uint64_t kept_;
   std::uint64_t copied_ = 0;
   bool has_failed_copies_ = false;
@@ -265,7 +290,7 @@ TEST_CASE("Any sequence of events ends a job at most once, and nothing follows t
     INFO("seed " << seed);
     random_source random{seed};
     const auto options = any_options(random);
-    driver d{options, random};
+    driver d{options, random, false};
     for (int i = 0; i < 300; ++i)
       if (below(random, 3) == 0)
         d.feed(any_event(random, options));

@@ -12,10 +12,10 @@ namespace {
 
 constexpr std::int64_t ms = 1'000'000;
 
-constexpr const char* phases[] = {"created",        "restoring",      "idle",
-                                  "stepping",       "updating",       "waiting_to_save",
-                                  "copying",        "handing_over",   "hashing_weights",
-                                  "finishing_save", "reporting_hang", "ended"};
+constexpr const char* phases[] = {
+    "created",         "restoring",      "idle",           "stepping",     "updating",
+    "waiting_to_save", "copying",        "copying_memory", "handing_over", "hashing_weights",
+    "finishing_save",  "reporting_hang", "ended"};
 constexpr const char* timers[] = {"watch", "inquiry", "reports", "loss", "drain"};
 constexpr const char* demands[] = {"train", "accumulate", "evaluate", "save", "finish"};
 constexpr const char* ends[] = {"done", "interrupted", "bad_input", "failed", "node_lost"};
@@ -119,6 +119,7 @@ job_event::any event_of(const std::string& kind, words& w) {
     return save_ended{step, w.rest()};
   }
   if (kind == "state_restored") return state_restored{};
+  if (kind == "copy_taken") return copy_taken{w.number()};
   if (kind == "copy_held") {
     const auto step = w.number();
     return copy_held{step, w.rest()};
@@ -149,6 +150,7 @@ std::string line_of(const job_action::begin_step& a) {
 std::string line_of(const job_action::add_up& a) { return "add_up " + text_of(a.step); }
 std::string line_of(const job_action::apply_update& a) { return "apply_update " + text_of(a.step); }
 std::string line_of(const job_action::finish_step& a) { return "finish_step " + text_of(a.step); }
+std::string line_of(const job_action::state_ready&) { return "state_ready"; }
 std::string line_of(const job_action::open_save& a) {
   return "open_save " + std::to_string(a.step);
 }

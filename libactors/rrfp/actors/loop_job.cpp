@@ -101,10 +101,9 @@ status training_loop::open(std::shared_ptr<const framework> framework, session_s
   if (!is_alone) j.place = *std::move(place);
   j.has_outputs = false;
   program_ = std::make_unique<program>(*this);
-  program_->look = look;
   member_ = job_member::make(std::move(j), *program_);
   hooks_ = std::make_unique<hook_thread>();
-  return begin();
+  return begin(look);
 }
 
 status training_loop::recover(const std::function<void()>& look) {
@@ -119,13 +118,13 @@ status training_loop::recover(const std::function<void()>& look) {
     return error{"recover(): a user function has not returned", error_kind::failed};
   runner_.join();
   const bool joins_again = end_session(ended_) == aftermath::joins_again;
-  program_->look = look;
-  auto begun = joins_again ? begin() : error{member_->outcome().message, error_kind::node_lost};
+  auto begun = joins_again ? begin(look) : error{member_->outcome().message, error_kind::node_lost};
   if (!begun) ended_.message = begun.message();
   return begun;
 }
 
-status training_loop::begin() {
+status training_loop::begin(const std::function<void()>& look) {
+  program_->look = look;
   const bool has_begun = member_->begin();
   program_->look = nullptr;
   if (const auto thrown = std::exchange(program_->thrown, nullptr)) {
@@ -146,11 +145,13 @@ status training_loop::begin() {
     const std::lock_guard lock{mutex_};
     summaries_.clear();
     fed_.reset();
+    ready_ = 0;
     over_ = is_at_rest_ = false;
     ended_ = {};
     session_ = &member_->session();
   }
   runner_ = std::thread{[self = shared_from_this(), kept = kept_.lock()] { self->run(); }};
+  if (member_->run().start.from.has_copies()) wait_for_state(look);
   return success();
 }
 
@@ -192,6 +193,13 @@ void training_loop::set_hooks(session_setup& setup) {
     {
       const std::lock_guard lock{mutex_};
       summaries_[{s.purpose, s.step}] = s;
+    }
+    notify();
+  };
+  setup.on_state_ready = [this] {
+    {
+      const std::lock_guard lock{mutex_};
+      ++ready_;
     }
     notify();
   };

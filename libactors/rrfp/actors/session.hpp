@@ -207,6 +207,9 @@ struct session_setup {
   /// Called after every step on every node, from a thread of the session. It may call interrupt()
   /// and no other function of the session. `step_ms` is measured on node 0.
   std::function<void(const step_summary&)> on_step;
+  /// With on_request: called on every node when the ranks have restored the state that the run goes
+  /// on from, and when they have copied it for a save on demand. Until then it must not change.
+  std::function<void()> on_state_ready;
   /// Called when the job has ended, with the result that run() will return, before run() waits for
   /// running tasks: a task that never returns blocks run() for ever. On the thread of run().
   std::function<void(const run_result&)> on_ending;

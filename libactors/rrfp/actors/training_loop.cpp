@@ -204,12 +204,25 @@ void training_loop::wait_until(const std::function<bool()>& is_done,
   }
 }
 
-status training_loop::save() {
+bool training_loop::wait_for_state(const std::function<void()>& look,
+                                   std::optional<clock::time_point> limit) {
+  wait_until([&] { return over_ || ready_ > 0 || (limit && clock::now() > *limit); }, look);
+  const std::lock_guard lock{mutex_};
+  if (ready_ == 0) return over_;
+  --ready_;
+  return true;
+}
+
+status training_loop::save(const std::function<void()>& look) {
   if (job_.checkpoint.dir.empty())
     return job::blame(job_, "checkpoint.dir", "save() expects a folder, got none");
   if (accumulates_) return error{"save(): expected a step that updates, got waiting gradients"};
   if (is_over()) return failure();
   if (leads()) member_->session().demand(job_demand::save);
+  const auto limit = leads() ? std::nullopt : std::optional{clock::now() + patience_of(job_)};
+  if (!wait_for_state(look, limit))
+    return error{
+        "save(): the leading process has not called it: expected the same calls in every process"};
   return success();
 }
 

@@ -109,7 +109,8 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
                            const std::function<void()>& look = {});
   /// Calls `work(compute)` for each rank here, between steps. Returns the first failure.
   status for_each_compute(std::function<status(compute::rank_compute&)> work);
-  status save();
+  /// Returns when the state has been copied, so that it may change. `look`: as in pass().
+  status save(const std::function<void()>& look = {});
   result<run_summary> finish(const std::function<void()>& look = {});
   void interrupt();
   void report(std::string why);
@@ -133,8 +134,12 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
 
   /// Whether a step may have so many microbatches.
   status check(const microbatch_counts& microbatches) const;
-  /// Joins the others, and begins the run on a thread of its own.
-  status begin();
+  /// Joins the others, begins the run on a thread of its own, and waits until the ranks have the
+  /// state that it goes on from.
+  status begin(const std::function<void()>& look);
+  /// Until on_state_ready has been called once more, or the run is over. False: not until `limit`.
+  bool wait_for_state(const std::function<void()>& look,
+                      std::optional<clock::time_point> limit = {});
   /// The session has ended; the job with it, or it goes on.
   aftermath end_session(const run_result& r);
   /// Ends the run on all processes, which are told that it was this one.
@@ -188,6 +193,7 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   std::optional<step_id> fed_;      ///< the last step that pass() has fed
   std::optional<step_id> awaited_;  ///< for whose batch ranks wait
   std::map<pass_name, step_summary> summaries_;
+  std::uint64_t ready_ = 0;  ///< calls of on_state_ready that nothing has waited for
   bool over_ = false;
   run_result ended_;                ///< once over_
   bool is_at_rest_ = false;         ///< over_, and nothing runs any more

@@ -39,7 +39,7 @@ std::vector<job_action::any> job_core::on(const job_event::any& e, std::int64_t 
 bool job_core::expects(const job_event::any& e) const {
   using namespace job_event;
   if (phase_ == job_phase::ended) return false;
-  if (is<demanded, batch_given, snapshot_taken, snapshot_written, save_ended, copy_held,
+  if (is<demanded, batch_given, snapshot_taken, snapshot_written, save_ended, copy_taken, copy_held,
          interrupted, drain_asked, node_waits, failed, suspected, timer_fired, progress_reported>(
           e))
     return true;
@@ -54,6 +54,7 @@ bool job_core::expects(const job_event::any& e) const {
     case job_phase::hashing_weights: return is<weights_reported, weights_agree>(e);
     case job_phase::idle:
     case job_phase::waiting_to_save:
+    case job_phase::copying_memory:
     case job_phase::handing_over:
     case job_phase::finishing_save:
     case job_phase::reporting_hang:
@@ -80,6 +81,7 @@ job_phase job_core::after(const job_event::state_restored&) {
   if (++restored_ < rank_count()) return phase_;
   // A node that was lost took copies with it.
   copy_state_if_due();
+  state_ready_ = options_.on_request;
   return continue_run();
 }
 
@@ -122,11 +124,11 @@ job_phase job_core::serve_next_demand() {
         return begin(step_id{steps_done()}, std::move(microbatches), true);
       case job_demand::evaluate:
         return begin(step_id{first_evaluation + evaluations_++}, std::move(microbatches));
-      case job_demand::finish: finishing_ = true; [[fallthrough]];
-      case job_demand::save:
+      case job_demand::finish:
+        finishing_ = true;
         if (!is_save_due(applied_, true)) break;
-        save_asked_ = true;
         return begin_save();
+      case job_demand::save: save_asked_ = state_ready_ = true; return continue_run();
     }
   }
 }
@@ -173,12 +175,17 @@ job_phase job_core::finish_step() {
     if (!accumulates_) applied_ = steps_done();
     if (is_evaluation_due()) batches_left_ = options_.evaluation->batches;
   }
-  actions_.push_back(job_action::finish_step{step_});
+  if (options_.on_request)
+    step_ends_ = true;
+  else
+    actions_.push_back(job_action::finish_step{step_});
   if (!is_evaluation(step_)) {
     copy_state_if_due();
     // After the last step the run is as good as done.
     const bool has_more = options_.on_request || steps_done() < options_.steps;
     if (drained_ && has_more && !accumulates_) leaving_ = true;
+    if (drained_ && leaving_ && options_.on_request && !copies_ && last_copy_ != steps_done())
+      copy_state();
   }
   return continue_run();
 }
@@ -190,9 +197,14 @@ bool job_core::is_evaluation_due() const {
 }
 
 job_phase job_core::continue_run() {
-  const bool is_last = leaving_ || std::exchange(save_asked_, false) ||
-                       (!options_.on_request && steps_done() == options_.steps);
+  if (options_.on_request && copies_ && copies_->taken < saving_ranks())
+    return job_phase::copying_memory;
+  const bool is_last =
+      leaving_ || finishing_ || (!options_.on_request && steps_done() == options_.steps);
   if (is_save_due(applied_, is_last)) return begin_save();
+  save_asked_ = false;
+  if (std::exchange(step_ends_, false)) actions_.push_back(job_action::finish_step{step_});
+  if (std::exchange(state_ready_, false)) actions_.push_back(job_action::state_ready{});
   if (leaving_) return leave();
   return begin_next_step();
 }
@@ -239,6 +251,7 @@ job_phase job_core::after(const job_event::interrupted& e) {
       [[fallthrough]];
     case job_phase::waiting_to_save:
     case job_phase::copying:
+    case job_phase::copying_memory:
     case job_phase::hashing_weights: leaving_ = true; return phase_;
   }
   return phase_;

@@ -87,7 +87,8 @@ enum class job_phase : std::uint8_t {
   stepping,
   updating,
   waiting_to_save,
-  copying,
+  copying,         ///< for a checkpoint
+  copying_memory,  ///< for recovery, in a run on request
   handing_over,
   hashing_weights,
   finishing_save,
@@ -128,6 +129,7 @@ class job_core {
   struct copies {
     std::uint64_t step = 0;
     std::int64_t began = 0;
+    std::uint32_t taken = 0;
     std::uint32_t held = 0;
   };
   /// A question to all stages.
@@ -154,6 +156,7 @@ class job_core {
   job_phase after(const job_event::snapshot_taken& e);
   job_phase after(const job_event::snapshot_written& e);
   job_phase after(const job_event::save_ended& e);
+  job_phase after(const job_event::copy_taken& e);
   job_phase after(const job_event::copy_held& e);
   job_phase after(const job_event::interrupted& e);
   job_phase after(const job_event::batch_given& e);
@@ -169,7 +172,8 @@ class job_core {
   job_phase serve_next_demand();
   job_phase begin(step_id step, microbatch_counts microbatches = {}, bool accumulates = false);
   job_phase finish_step();
-  /// After a step: saves if a save is due, and continues.
+  /// After a step: saves if a save is due, and continues. In a run on request, the programs hear of
+  /// the end of a step or a save when the state has been copied, because they may change it then.
   job_phase continue_run();
   job_phase begin_save();
   /// Copies the state, unless it is not due or the copies before are not all held.
@@ -242,6 +246,8 @@ class job_core {
   bool no_more_saves_ = false;
   /// A save was demanded: the next state between two steps is saved, whatever its number.
   bool save_asked_ = false;
+  bool step_ends_ = false;    ///< finish_step is due
+  bool state_ready_ = false;  ///< the action is due
   /// How the run ends after phase finishing_save.
   job_end conclusion_ = job_end::done;
   bool in_order_ = false;  ///< interrupted once, between two steps

@@ -8,17 +8,22 @@ namespace rrfp {
 // ---- checkpoints
 
 bool job_core::is_save_due(std::uint64_t steps, bool last) const {
-  if (!options_.saves || no_more_saves_ || steps == last_save_) return false;
+  if (!options_.saves || no_more_saves_) return false;
   if (accumulates_ && !leaving_ && !finishing_) return false;
+  // A program may have changed the state since this step was saved. Of a save that has failed,
+  // answers may still come.
+  if (save_asked_ && steps == last_save_) return steps > 0 && (save_ || steps == last_saved_);
+  if (steps == last_save_) return false;
   // Interrupted while steps are repeated after a loss: this or a newer checkpoint is there.
   if (steps <= last_saved_) return false;
   // A multiple may have passed while gradients accumulated.
   const auto every = options_.saves->every;
-  return last || (every > 0 && steps / every > last_save_ / every);
+  return last || save_asked_ || (every > 0 && steps / every > last_save_ / every);
 }
 
 job_phase job_core::begin_save() {
   if (save_) return job_phase::waiting_to_save;
+  save_asked_ = false;
   last_save_ = applied_;
   save_ = save{};
   save_->step = last_save_;
@@ -83,6 +88,11 @@ void job_core::give_up_copies(std::string failure) {
   copies_.reset();
 }
 
+job_phase job_core::after(const job_event::copy_taken& e) {
+  if (!copies_ || copies_->step != e.step || ++copies_->taken != saving_ranks()) return phase_;
+  return phase_ == job_phase::copying_memory ? continue_run() : phase_;
+}
+
 job_phase job_core::after(const job_event::copy_held& e) {
   if (!copies_ || copies_->step != e.step) return phase_;
   if (!e.failure.empty()) {
@@ -97,6 +107,7 @@ job_phase job_core::after(const job_event::copy_held& e) {
 
 job_phase job_core::continue_after_copies(job_phase phase) {
   if (phase == job_phase::handing_over) return hand_over();
+  if (phase == job_phase::copying_memory) return continue_run();
   if (phase == job_phase::idle && !demands_.empty()) return serve_next_demand();
   return phase;
 }

@@ -131,6 +131,11 @@ struct save_ended {
   std::uint64_t step = 0;
   std::string failure;  ///< empty: the checkpoint is complete
 };
+/// In a run on request: a rank has copied its state after `step` steps, which may change from now
+/// on. Ranks are counted here, too.
+struct copy_taken {
+  std::uint64_t step = 0;
+};
 /// The state of one rank after `step` steps is held in memory as often as it should be.
 struct copy_held {
   std::uint64_t step = 0;
@@ -168,8 +173,8 @@ struct progress_reported {
 using any =
     std::variant<start, state_restored, stage_ended, added_up, update_applied, save_opened,
                  weights_reported, weights_agree, tick, timer_fired, demanded, batch_given,
-                 snapshot_taken, snapshot_written, save_ended, copy_held, interrupted, drain_asked,
-                 node_waits, failed, suspected, report_requested, progress_reported>;
+                 snapshot_taken, snapshot_written, save_ended, copy_taken, copy_held, interrupted,
+                 drain_asked, node_waits, failed, suspected, report_requested, progress_reported>;
 
 }  // namespace job_event
 
@@ -198,6 +203,9 @@ struct apply_update {
 struct finish_step {
   step_id step;
 };
+/// In a run on request, to all nodes: the state is restored, or a save on demand has its snapshots,
+/// so programs may change the state.
+struct state_ready {};
 /// Create the folder of the save; answer at once with save_opened or save_ended.
 struct open_save {
   std::uint64_t step = 0;
@@ -217,7 +225,7 @@ struct end_save {
   bool overdue = false;
 };
 /// On the ranks of replica 0, in the background: copy the state, and hold it on two nodes. Answer
-/// with copy_held, one for each rank.
+/// with copy_held, one for each rank; in a run on request first with copy_taken.
 struct copy_state {
   std::uint64_t step = 0;
   /// The newest step of which the copies of all ranks are held; 0: there is none.
@@ -265,9 +273,9 @@ struct end {
   std::optional<node_id> drained{};
 };
 
-using any = std::variant<restore_state, begin_step, add_up, apply_update, finish_step, open_save,
-                         take_snapshot, commit_save, end_save, copy_state, keep_copies, drop_copies,
-                         report_weights, compare_weights, ask_progress, write_reports,
+using any = std::variant<restore_state, begin_step, add_up, apply_update, finish_step, state_ready,
+                         open_save, take_snapshot, commit_save, end_save, copy_state, keep_copies,
+                         drop_copies, report_weights, compare_weights, ask_progress, write_reports,
                          note_progress, set_timer, end>;
 
 }  // namespace job_action

@@ -40,6 +40,7 @@ namespace rrfp::job_event {
 auto fields(auto f, state_restored&) { return f(); }
 auto fields(auto f, update_applied& x) { return f(x.step); }
 auto fields(auto f, batch_given& x) { return f(x.step); }
+auto fields(auto f, copy_taken& x) { return f(x.step); }
 auto fields(auto f, copy_held& x) { return f(x.step, x.failure); }
 auto fields(auto f, report_requested& x) { return f(x.why); }
 auto fields(auto f, failed& x) { return f(x.why.message, x.why.kind); }
@@ -52,6 +53,7 @@ auto fields(auto f, drain_asked& x) { return f(x.node); }
 namespace rrfp::job_action {
 
 auto fields(auto f, restore_state&) { return f(); }
+auto fields(auto f, state_ready&) { return f(); }
 auto fields(auto f, take_snapshot& x) { return f(x.step); }
 auto fields(auto f, copy_state& x) { return f(x.step, x.complete); }
 auto fields(auto f, report_weights&) { return f(); }

@@ -79,6 +79,7 @@ class range_check {
   void check_together(const snapshot_written&) { needs("checkpoints", run_.saves); }
   void check_together(const restore_state&) { needs("copies", run_.copies); }
   void check_together(const copy_state&) { needs("copies", run_.copies); }
+  void check_together(const copy_taken&) { needs("copies", run_.copies); }
   void check_together(const task_piece& x) { below("piece", x.number, x.count); }
   void check_together(const input_arrived& x) {
     below("the kind of an arrival", static_cast<std::uint64_t>(x.kind),

@@ -1,6 +1,6 @@
 /// The messages between actors. Each message is a struct type.
 ///
-///   job -> node                 step_over, keep_copies, write_report, job_ended
+///   job -> node                 step_over, state_ready, keep_copies, write_report, job_ended
 ///   node -> node                copy_offered, fetch_copy
 ///   node -> stage -> node       report_state, state_reported
 ///   job -> stage                restore_state, begin_step, apply_update, take_snapshot,
@@ -13,7 +13,8 @@
 ///   stage -> job                state_restored, stage_step_ended, update_applied,
 ///                               snapshot_taken, snapshot_written, stage_weights, stage_progress
 ///   node -> job                 copies_arrive
-///   any actor -> job            copy_held, failed, suspected, interrupted, drain_asked,
+///   any actor -> job            copy_taken, copy_held, failed, suspected, interrupted,
+///   drain_asked,
 ///                               batch_given, report_requested
 ///   process -> job or node      start, node_lost, suspected, node_waits, interrupted, drain_asked,
 ///                               demanded, batch_given, report_requested
@@ -46,9 +47,11 @@ namespace rrfp::actors {
 using job_action::copy_state;
 using job_action::report_weights;
 using job_action::restore_state;
+using job_action::state_ready;
 using job_action::take_snapshot;
 using job_event::batch_given;
 using job_event::copy_held;
+using job_event::copy_taken;
 using job_event::drain_asked;
 using job_event::failed;
 using job_event::interrupted;
@@ -264,7 +267,7 @@ auto fields(auto f, job_ended& x) {
 #define RRFP_MESSAGES(X)                                                                   \
   X(restore_state) X(state_restored) X(begin_step) X(arrived) X(run_launch) X(launch_done) \
   X(end_step) X(rank_step_ended) X(stage_step_ended) X(apply_update) X(update_applied)     \
-  X(step_over) X(take_snapshot) X(snapshot_taken) X(snapshot_written) X(copy_state)        \
+  X(step_over) X(state_ready) X(copy_taken) X(take_snapshot) X(snapshot_taken) X(snapshot_written) X(copy_state)        \
   X(copy_held) X(copy_offered) X(fetch_copy) X(copies_arrive) X(keep_copies)               \
   X(report_weights) X(stage_weights)                                                       \
   X(report_progress) X(stage_progress) X(report_requested) X(write_report) X(failed)       \

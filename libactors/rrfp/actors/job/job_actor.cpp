@@ -93,6 +93,7 @@ caf::behavior job_actor::make_behavior() {
       [this](start m) { feed(m); },
       [this](state_restored m) { feed(m); },
       [this](const copies_arrive&) { context_->note_progress(); },
+      [this](const copy_taken& m) { feed(m); },
       [this](copy_held& m) { feed(std::move(m)); },
       [this](stage_step_ended& m) { on_stage_step_ended(m); },
       [this](const update_applied& m) { feed(m); },
@@ -258,6 +259,10 @@ void job_actor::carry_out(const job_action::finish_step& a) {
   // This node has called on_step.
   for (const auto& [n, node] : nodes_)
     if (!node.here()) post(node, step_over{summary});
+}
+
+void job_actor::carry_out(const job_action::state_ready& a) {
+  for (const auto& [n, node] : nodes_) post(node, a);
 }
 
 void job_actor::finish_batch() {

@@ -53,6 +53,7 @@ class job_actor : public actor_base {
   void carry_out(const job_action::add_up& a);
   void carry_out(const job_action::apply_update&);
   void carry_out(const job_action::finish_step& a);
+  void carry_out(const job_action::state_ready& a);
   void carry_out(const job_action::open_save& a);
   void carry_out(const job_action::take_snapshot& a);
   void carry_out(const job_action::commit_save&);

@@ -74,6 +74,9 @@ caf::behavior node_actor::make_behavior() {
       [this](const step_over& m) {
         if (context_->setup.on_step) context_->setup.on_step(m.summary);
       },
+      [this](const state_ready&) {
+        if (context_->setup.on_state_ready) context_->setup.on_state_ready();
+      },
       [this](const copy_offered& m) { with_copies(m); },
       [this](const fetch_copy& m) { with_copies(m); },
       [this](const keep_copies& m) { with_copies(m); },

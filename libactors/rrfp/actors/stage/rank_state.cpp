@@ -46,10 +46,17 @@ void tp_rank::on_take_snapshot(const take_snapshot& m) {
 
 void tp_rank::on_copy_state(const copy_state& m) {
   on_device(setup_, [m, rank = setup_] {
-    // The copy is made while the next step runs: it changes the state at its end.
-    *rank->copying = rank->context->copies->begin_copy(
+    auto copying = rank->context->copies->begin_copy(
         {m.step, rank->address.stage, rank->address.rank}, m.complete,
         rank->compute->snapshot(compute::tied_copies::included, compute::snapshot_memory::shared));
+    // The copy is made while the next step runs, which changes the state at its end; but a program
+    // may change it as soon as the step is over.
+    if (!rank->context->setup.on_request) {
+      *rank->copying = std::move(copying);
+      return;
+    }
+    if (copying) copying->finish();
+    post(rank->context->actors.find({actor_kind::job}), copy_taken{m.step});
   });
 }
 
