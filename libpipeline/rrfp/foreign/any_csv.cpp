@@ -67,8 +67,7 @@ class csv_reader : public csv_table {
   status read_line(std::string_view line, const csv_cells& cells) {
     // With a comma in a number, times would be read from the wrong cells.
     if (cells.size() > width_) return expected(fmt::format("at most {} cells", width_), line);
-    placed_record record;
-    auto& t = record.what;
+    placed_record t;
     const auto kind = task_kind_of(cell(cells, column::kind));
     if (!kind) return expected("a kind F, B, W or BW", cell(cells, column::kind));
     const auto whole = [&](column c, std::uint64_t max) -> result<std::uint64_t> {
@@ -97,7 +96,7 @@ class csv_reader : public csv_table {
     t.begin = *begin;
     t.end = *end;
     if (records_.size() >= rows_max) return expected("at most 16,000,000 tasks", "more");
-    records_.push_back(record);
+    records_.push_back(t);
     return success();
   }
 
@@ -108,9 +107,9 @@ class csv_reader : public csv_table {
     auto& shape = made.run.shape;
     shape = {0, 0, 0, placement::linear};
     for (const auto& r : records_) {
-      shape.stages = std::max(shape.stages, r.what.stage.value() + 1);
-      shape.chunks = std::max(shape.chunks, r.what.what.chunk.value() + 1);
-      made.run.tasks.push_back(r.what);
+      shape.stages = std::max(shape.stages, r.stage.value() + 1);
+      shape.chunks = std::max(shape.chunks, r.what.chunk.value() + 1);
+      made.run.tasks.push_back(r);
     }
     shape.layout = report::infer_placement(made.run);
     made.run.tasks.clear();

@@ -12,15 +12,14 @@ namespace rrfp::foreign {
 
 namespace {
 
-/// Where a rank stands: its virtual stages, or its position if the names have none.
+/// Where a rank stands.
 struct rank_position {
   std::uint32_t replica = 0;
   std::uint32_t stage = 0;
 };
 
 bool names_stages(const rank_tasks& r) {
-  return std::any_of(r.tasks.begin(), r.tasks.end(),
-                     [](const auto& t) { return t.virtual_stage != unnamed; });
+  return std::ranges::any_of(r.tasks, [](const auto& t) { return t.virtual_stage != unnamed; });
 }
 
 /// Microbatches of a step, if the names have no numbers: the forwards until none is left without
@@ -53,7 +52,7 @@ void number_microbatches(rank_tasks& r, std::uint32_t microbatches) {
 std::uint32_t position_in(const std::vector<std::uint32_t>& pipeline, std::uint32_t rank,
                           const std::vector<std::uint32_t>& all) {
   const auto& list = pipeline.empty() ? all : pipeline;
-  return static_cast<std::uint32_t>(std::find(list.begin(), list.end(), rank) - list.begin());
+  return static_cast<std::uint32_t>(std::ranges::find(list, rank) - list.begin());
 }
 
 /// Finds the shape of the run, and the position of each rank in it.
@@ -63,7 +62,7 @@ class placer {
       : ranks_(ranks), run_(run) {}
 
   result<std::vector<rank_position>> place() {
-    const bool is_named = std::any_of(ranks_.begin(), ranks_.end(), names_stages);
+    const bool is_named = std::ranges::any_of(ranks_, names_stages);
     if (auto found = is_named ? by_names() : by_position(); !found) return found.failure();
     std::map<std::uint32_t, std::uint32_t> replicas;  // of each stage
     std::vector<rank_position> placed;
@@ -149,15 +148,15 @@ std::vector<placed_record> records_of(const rank_tasks& r, rank_position at,
       ++step;
     }
     placed_record made;
-    made.what.replica = replica_id{at.replica};
-    made.what.stage = stage_id{at.stage};
-    made.what.step = step_id{step};
+    made.replica = replica_id{at.replica};
+    made.stage = stage_id{at.stage};
+    made.step = step_id{step};
     const auto chunk = t.virtual_stage == unnamed
                            ? chunk_id{0}
                            : shape.at(virtual_stage_id{t.virtual_stage}).chunk;
-    made.what.what = {t.kind, microbatch_id{t.microbatch}, chunk};
-    made.what.begin = t.begin;
-    made.what.end = t.end;
+    made.what = {t.kind, microbatch_id{t.microbatch}, chunk};
+    made.begin = t.begin;
+    made.end = t.end;
     made.arrived = t.arrived;
     records.push_back(made);
   }
@@ -176,8 +175,7 @@ std::string_view text_of(found_by by) {
 }  // namespace
 
 result<found_run> assemble(std::vector<rank_tasks> ranks) {
-  std::sort(ranks.begin(), ranks.end(),
-            [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  std::ranges::sort(ranks, {}, &rank_tasks::rank);
   for (std::size_t i = 1; i < ranks.size(); ++i)
     if (ranks[i].rank == ranks[i - 1].rank)
       return error{fmt::format("{}: expected one trace of each rank, got rank {} also in {}",
@@ -185,9 +183,8 @@ result<found_run> assemble(std::vector<rank_tasks> ranks) {
   found_run made;
   made.file = ranks.front().file;
   const auto microbatches = count_microbatches(ranks);
-  const bool is_numbered = std::none_of(ranks.begin(), ranks.end(), [](const auto& r) {
-    return std::any_of(r.tasks.begin(), r.tasks.end(),
-                       [](const auto& t) { return t.microbatch == unnamed; });
+  const bool is_numbered = std::ranges::none_of(ranks, [](const auto& r) {
+    return std::ranges::any_of(r.tasks, [](const auto& t) { return t.microbatch == unnamed; });
   });
   if (!is_numbered && microbatches == 0)
     return error{made.file + ": expected forwards with their backwards, got none complete"};

@@ -13,8 +13,7 @@
 namespace rrfp::foreign {
 
 /// A task, and when its message had come, if the trace says so.
-struct placed_record {
-  report::traced_task what;
+struct placed_record : report::traced_task {
   std::optional<nanoseconds> arrived;
 };
 

@@ -40,8 +40,7 @@ status keep_whole_steps(std::vector<placed_record>& records, found_run& made) {
   const auto& run = made.run;
   std::map<step_id, std::map<std::pair<replica_id, stage_id>, task_set>> steps;
   for (const auto& r : records)
-    steps[r.what.step][{r.what.replica, r.what.stage}].emplace(r.what.what.chunk, r.what.what.mb,
-                                                               r.what.what.kind);
+    steps[r.step][{r.replica, r.stage}].emplace(r.what.chunk, r.what.mb, r.what.kind);
   std::map<step_id, step_id> kept;
   std::string lacks;
   for (auto& [step, stages] : steps) {
@@ -62,8 +61,8 @@ status keep_whole_steps(std::vector<placed_record>& records, found_run& made) {
   if (kept.size() < steps.size())
     made.notes.push_back(fmt::format("{} of {} steps are left out: tasks are missing in them.",
                                      steps.size() - kept.size(), steps.size()));
-  std::erase_if(records, [&](const auto& r) { return !kept.contains(r.what.step); });
-  for (auto& r : records) r.what.step = kept.at(r.what.step);
+  std::erase_if(records, [&](const auto& r) { return !kept.contains(r.step); });
+  for (auto& r : records) r.step = kept.at(r.step);
   return success();
 }
 
@@ -72,7 +71,7 @@ class outputs {
  public:
   outputs(const std::vector<placed_record>& records, const pipeline_shape& shape) : shape_(shape) {
     for (const auto& r : records)
-      if (r.what.what.kind != task_kind::weight) ends_[output_of(shape, r.what)] = r.what.end;
+      if (r.what.kind != task_kind::weight) ends_[output_of(shape, r)] = r.end;
   }
 
   /// When the task ended whose output this one needs, and on which stage; nothing: it needs none.
@@ -107,15 +106,15 @@ void align(std::vector<placed_record>& records, found_run& made) {
   };
   std::map<std::pair<replica_id, stage_id>, bounds> pairs;
   for (const auto& r : records) {
-    const auto needs = all.needed_by(r.what);
-    if (!needs || needs->first == r.what.stage) continue;
+    const auto needs = all.needed_by(r);
+    if (!needs || needs->first == r.stage) continue;
     const auto [from, sent] = *needs;
-    const auto early = sent - r.what.begin;
-    if (from.value() + 1 == r.what.stage.value()) {
-      auto& b = pairs[{r.what.replica, r.what.stage}];
+    const auto early = sent - r.begin;
+    if (from.value() + 1 == r.stage.value()) {
+      auto& b = pairs[{r.replica, r.stage}];
       b.least = std::max(b.least, early);
-    } else if (r.what.stage.value() + 1 == from.value()) {
-      auto& b = pairs[{r.what.replica, from}];
+    } else if (r.stage.value() + 1 == from.value()) {
+      auto& b = pairs[{r.replica, from}];
       b.most = std::min(b.most, -early);
     }
   }
@@ -153,9 +152,9 @@ void align(std::vector<placed_record>& records, found_run& made) {
         "than {:.3f} ms.",
         milliseconds(std::max<nanoseconds>(narrowest, 0))));
   for (auto& record : records) {
-    const auto shift = shifts[{record.what.replica, record.what.stage}];
-    record.what.begin += shift;
-    record.what.end += shift;
+    const auto shift = shifts[{record.replica, record.stage}];
+    record.begin += shift;
+    record.end += shift;
     if (record.arrived) *record.arrived += shift;
   }
 }
@@ -168,15 +167,14 @@ class stage_filler {
   void fill(std::vector<placed_record*> tasks) {
     std::int64_t most = 0;
     for (std::size_t begin = 0, end = 0; begin < tasks.size(); begin = end) {
-      for (end = begin; end < tasks.size() && tasks[end]->what.step == tasks[begin]->what.step;)
-        ++end;
+      for (end = begin; end < tasks.size() && tasks[end]->step == tasks[begin]->step;) ++end;
       most = std::max(most, count_slots(tasks, begin, end));
     }
     for (std::size_t i = 0; i < tasks.size(); ++i) {
-      auto& t = tasks[i]->what;
+      auto& t = *tasks[i];
       t.seq = launch_seq{i};
       t.decided = t.begin;
-      const auto* before = i == 0 ? nullptr : &tasks[i - 1]->what;
+      const auto* before = i == 0 ? nullptr : tasks[i - 1];
       const auto needs = all_.needed_by(t);
       note_done(before, t.step);
       if (before == nullptr || before->step != t.step) {
@@ -186,9 +184,8 @@ class stage_filler {
       }
       // If the trace does not say when a message came, it came when its task began: as gaps of the
       // framework, such times would delay all tasks of a forecast.
-      const bool came_late =
-          needs && needs->first != t.stage &&
-          std::max(needs->second, tasks[i]->arrived.value_or(t.begin)) > before->end;
+      const bool came_late = needs && needs->first != t.stage &&
+                             std::max(needs->second, t.arrived.value_or(t.begin)) > before->end;
       if (!came_late) {
         t.decided = std::min(before->end, t.begin);
         continue;
@@ -217,7 +214,7 @@ class stage_filler {
     std::set<microbatch_id> held;
     std::int64_t most = 0;
     for (auto i = begin; i < end; ++i) {
-      auto& t = tasks[i]->what;
+      auto& t = *tasks[i];
       if (t.what.kind == task_kind::forward) held.insert(t.what.mb);
       most = std::max(most, static_cast<std::int64_t>(held.size()));
       if (has_weight(t.what.kind) && ++folded[t.what.mb] == run_.shape.chunks)
@@ -231,11 +228,11 @@ class stage_filler {
   /// its input was there, and it took no more slots than the stage used.
   bool other_ready(const std::vector<placed_record*>& tasks, std::size_t next,
                    std::int64_t most) const {
-    const auto& before = tasks[next - 1]->what;
+    const auto& before = *tasks[next - 1];
     const auto at = before.end;
     const auto end = std::min(tasks.size(), next + looked_ahead);
-    for (auto i = next + 1; i < end && tasks[i]->what.step == before.step; ++i) {
-      const auto& t = tasks[i]->what;
+    for (auto i = next + 1; i < end && tasks[i]->step == before.step; ++i) {
+      const auto& t = *tasks[i];
       const std::pair place{t.what.mb, t.what.chunk};
       if (t.what.kind == task_kind::weight) {
         if (backwarded_.contains(place)) return true;
@@ -277,19 +274,19 @@ class stage_filler {
 
 /// Times count from the begin of the first task.
 status count_from_first(std::vector<placed_record>& records) {
-  auto zero = records.front().what.begin;
+  auto zero = records.front().begin;
   auto last = zero;
   for (const auto& r : records) {
-    zero = std::min(zero, r.what.begin);
-    last = std::max(last, r.what.end);
+    zero = std::min(zero, r.begin);
+    last = std::max(last, r.end);
   }
   if (last - zero > run_ns_max)
     return error{
         fmt::format("expected tasks within {:.0f} days on the clocks of all ranks, got {:.0f}",
                     seconds(run_ns_max) / 86'400, seconds(last - zero) / 86'400)};
   for (auto& r : records) {
-    r.what.begin -= zero;
-    r.what.end -= zero;
+    r.begin -= zero;
+    r.end -= zero;
     if (r.arrived) *r.arrived -= zero;
   }
   return success();
@@ -303,7 +300,7 @@ status complete(std::vector<placed_record> records, found_run& made, clocks by) 
   run.title = "recorded";
   run.shape.microbatches = 0;
   for (const auto& r : records)
-    run.shape.microbatches = std::max(run.shape.microbatches, r.what.what.mb.value() + 1);
+    run.shape.microbatches = std::max(run.shape.microbatches, r.what.mb.value() + 1);
   if (auto valid = run.shape.validate(); !valid) return within(made.file, valid.failure());
   if (auto kept = keep_whole_steps(records, made); !kept) return kept;
   if (auto fits = count_from_first(records); !fits) return within(made.file, fits.failure());
@@ -311,12 +308,11 @@ status complete(std::vector<placed_record> records, found_run& made, clocks by) 
   if (auto fits = count_from_first(records); !fits) return within(made.file, fits.failure());
   const outputs all{records, run.shape};
   std::map<std::pair<replica_id, stage_id>, std::vector<placed_record*>> stages;
-  for (auto& r : records) stages[{r.what.replica, r.what.stage}].push_back(&r);
+  for (auto& r : records) stages[{r.replica, r.stage}].push_back(&r);
   for (auto& [_, tasks] : stages) {
-    std::stable_sort(tasks.begin(), tasks.end(),
-                     [](const auto* a, const auto* b) { return a->what.begin < b->what.begin; });
+    std::ranges::stable_sort(tasks, {}, &placed_record::begin);
     stage_filler{all, run}.fill(tasks);
-    for (const auto* t : tasks) run.tasks.push_back(t->what);
+    for (const auto* t : tasks) run.tasks.push_back(*t);
   }
   return success();
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <tuple>
 #include <unordered_map>
 
@@ -14,9 +15,10 @@ namespace {
 /// The records that begin in [begin, end).
 template <class Record>
 auto within_time(const std::vector<Record>& list, nanoseconds begin, nanoseconds end) {
-  const auto before = [](const Record& r, nanoseconds at) { return r.begin < at; };
-  const auto first = std::lower_bound(list.begin(), list.end(), begin, before);
-  return std::pair{first, std::lower_bound(first, list.end(), std::max(begin, end), before)};
+  const auto from = [&](nanoseconds at) {
+    return std::ranges::lower_bound(list, at, {}, &Record::begin);
+  };
+  return std::ranges::subrange{from(begin), from(std::max(begin, end))};
 }
 
 /// The last of these ordered times up to `at`; 0: none.
@@ -29,22 +31,17 @@ nanoseconds last_up_to(const std::vector<nanoseconds>& times, nanoseconds at) {
 std::optional<nanoseconds> message_of(const rank_trace& trace, const interval& posted,
                                       bool is_send) {
   std::optional<nanoseconds> end;
-  const auto [first, last] = within_time(trace.transfers, posted.begin, posted.end);
-  for (auto t = first; t != last; ++t)
-    if (t->is_send == is_send) end = std::max(end.value_or(t->end), t->end);
+  for (const auto& t : within_time(trace.transfers, posted.begin, posted.end))
+    if (t.is_send == is_send) end = std::max(end.value_or(t.end), t.end);
   return end;
 }
 
 /// Whether the rank does nothing until a message that it sends is on its way: DeepSpeed does so.
 bool waits_for_sends(const rank_trace& trace) {
-  const auto begins_within = [](const auto& list, nanoseconds begin, nanoseconds end) {
-    const auto [first, last] = within_time(list, begin, end);
-    return first != last;
-  };
-  return std::none_of(trace.posts.begin(), trace.posts.end(), [&](const auto& p) {
+  return std::ranges::none_of(trace.posts, [&](const auto& p) {
     const auto end = p.is_send ? message_of(trace, p, true) : std::nullopt;
-    return end &&
-           (begins_within(trace.operators, p.end, *end) || begins_within(trace.posts, p.end, *end));
+    return end && !(within_time(trace.operators, p.end, *end).empty() &&
+                    within_time(trace.posts, p.end, *end).empty());
   });
 }
 
@@ -52,8 +49,8 @@ class by_names {
  public:
   explicit by_names(const rank_trace& trace) : trace_(trace) {
     // Beside the names of torch's runtime, those of GPipe are a program's own.
-    has_stages_ = std::any_of(trace.named.begin(), trace.named.end(),
-                              [](const auto& r) { return r.kind && r.virtual_stage != unnamed; });
+    has_stages_ = std::ranges::any_of(
+        trace.named, [](const auto& r) { return r.kind && r.virtual_stage != unnamed; });
     for (const auto& r : trace.named)
       if (!r.kind) receives_[{r.virtual_stage, r.is_forward, r.microbatch}].push_back(r);
   }
@@ -66,13 +63,14 @@ class by_names {
       if (t.arrived) t.begin = std::clamp(*t.arrived, t.begin, t.end);
       // Up to its first operator the schedule prepares the task. A whole backward begins before its
       // own: autograd starts its engine.
-      const auto [op, after] = within_time(trace_.operators, t.begin, t.end);
-      if (op != after && t.kind != task_kind::backward_weight) t.begin = op->begin;
+      const auto operators = within_time(trace_.operators, t.begin, t.end);
+      if (!operators.empty() && t.kind != task_kind::backward_weight)
+        t.begin = operators.front().begin;
       // GPipe sends within the interval, after the task.
       if (r.virtual_stage == unnamed) {
-        const auto [first, last] = within_time(trace_.posts, t.begin, t.end);
-        const auto send = std::find_if(first, last, [](const auto& p) { return p.is_send; });
-        if (send != last) t.end = send->begin;
+        const auto posts = within_time(trace_.posts, t.begin, t.end);
+        const auto send = std::ranges::find_if(posts, &message_span::is_send);
+        if (send != posts.end()) t.end = send->begin;
       }
       tasks.push_back(t);
     }
@@ -99,8 +97,8 @@ class by_names {
 
 std::vector<found_task> by_functions(const rank_trace& trace) {
   std::vector<found_task> tasks;
-  const bool has_weights = std::any_of(trace.functions.begin(), trace.functions.end(),
-                                       [](const auto& r) { return r.kind == task_kind::weight; });
+  const bool has_weights = std::ranges::any_of(
+      trace.functions, [](const auto& r) { return r.kind == task_kind::weight; });
   for (const auto& r : trace.functions) {
     // A function may call one of the same name.
     if (!tasks.empty() && r.begin < tasks.back().end) continue;
@@ -119,7 +117,7 @@ class by_operators {
     for (const auto& p : trace.posts) edges_.push_back(p.end);
     for (const auto& t : trace.transfers) edges_.push_back(t.end);
     edges_.insert(edges_.end(), trace.splits.begin(), trace.splits.end());
-    std::sort(edges_.begin(), edges_.end());
+    std::ranges::sort(edges_);
   }
 
   std::vector<found_task> find() {
@@ -138,8 +136,7 @@ class by_operators {
       tasks.push_back(forward_at(first, last));
       tasks.push_back(b);
     }
-    std::stable_sort(tasks.begin(), tasks.end(),
-                     [](const auto& a, const auto& b) { return a.begin < b.begin; });
+    std::ranges::stable_sort(tasks, {}, &found_task::begin);
     return separate(std::move(tasks));
   }
 
@@ -179,8 +176,7 @@ class by_operators {
   /// ran since. torch's 1F1B waits for a send only together with a receive, which it posts after
   /// it.
   nanoseconds edge_before(nanoseconds at) const {
-    const auto post = std::partition_point(trace_.posts.begin(), trace_.posts.end(),
-                                           [&](const message_span& p) { return p.begin <= at; });
+    const auto post = std::ranges::upper_bound(trace_.posts, at, {}, &message_span::begin);
     if (!waits_for_sends_ && post != trace_.posts.begin() && std::prev(post)->is_send)
       return std::prev(post)->end;
     const auto edge = last_up_to(edges_, at);
@@ -191,13 +187,10 @@ class by_operators {
     found_task f;
     const auto edge = edge_before(first);
     f.begin = edge == 0 ? first : edge;
-    const auto next =
-        std::upper_bound(trace_.posts.begin(), trace_.posts.end(), last,
-                         [](nanoseconds at, const message_span& p) { return at < p.begin; });
+    const auto next = std::ranges::upper_bound(trace_.posts, last, {}, &message_span::begin);
     const auto until = next == trace_.posts.end() ? last : next->begin;
     // The operators up to the next message, or to the backward of the same stage.
-    auto o = std::partition_point(trace_.operators.begin(), trace_.operators.end(),
-                                  [&](const auto& op) { return op.begin < last; });
+    auto o = std::ranges::lower_bound(trace_.operators, last, {}, &operator_span::begin);
     if (o != trace_.operators.begin() && (o == trace_.operators.end() || o->begin > last)) --o;
     f.end = last;
     for (; o != trace_.operators.end() && o->begin <= std::max(until, last) && !o->is_autograd; ++o)
@@ -245,8 +238,7 @@ void move_to_device(const rank_trace& trace, std::vector<found_task>& tasks) {
   for (const auto& k : trace.kernels)
     if (!k.is_collective && k.correlation != 0) kernels.emplace(k.correlation, &k);
   for (auto& t : tasks) {
-    auto l = std::partition_point(trace.launches.begin(), trace.launches.end(),
-                                  [&](const auto& launch) { return launch.at < t.begin; });
+    auto l = std::ranges::lower_bound(trace.launches, t.begin, {}, &kernel_launch::at);
     std::optional<interval> on_device;
     for (; l != trace.launches.end() && l->at < t.end; ++l) {
       const auto found = kernels.find(l->correlation);
@@ -267,7 +259,7 @@ void find_arrivals(const rank_trace& trace, std::vector<found_task>& tasks) {
   std::vector<nanoseconds> received;
   for (const auto& t : trace.transfers)
     if (!t.is_send) received.push_back(t.end);
-  std::sort(received.begin(), received.end());
+  std::ranges::sort(received);
   nanoseconds last = 0;
   for (auto& t : tasks) {
     const auto arrived = last_up_to(received, t.begin);
@@ -278,8 +270,7 @@ void find_arrivals(const rank_trace& trace, std::vector<found_task>& tasks) {
 
 /// In order, without overlap.
 void tidy(std::vector<found_task>& tasks) {
-  std::stable_sort(tasks.begin(), tasks.end(),
-                   [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  std::ranges::stable_sort(tasks, {}, &found_task::begin);
   nanoseconds last = 0;
   for (auto& t : tasks) {
     t.begin = std::max(t.begin, last);
@@ -296,8 +287,7 @@ result<rank_tasks> find_tasks(const rank_trace& trace) {
     return error{fmt::format(
         "{}: expected each task with a time of its own, got {} pairs of DualPipeV that overlap",
         trace.file, trace.overlapped)};
-  if (std::any_of(trace.named.begin(), trace.named.end(),
-                  [](const auto& r) { return r.kind.has_value(); })) {
+  if (std::ranges::any_of(trace.named, [](const auto& r) { return r.kind.has_value(); })) {
     found.tasks = by_names{trace}.find();
   } else if (!trace.functions.empty()) {
     found.by = found_by::functions;

@@ -142,8 +142,7 @@ class kineto_events final : public json_events_base {
   void end_group() {
     ++groups_;
     const bool is_pipeline = description_ == "pp" || description_.ends_with("_pp");
-    const bool is_member =
-        !into_.rank || std::find(group_.begin(), group_.end(), *into_.rank) != group_.end();
+    const bool is_member = !into_.rank || std::ranges::find(group_, *into_.rank) != group_.end();
     if (is_pipeline && is_member) into_.pipeline = group_;
     last_group_ = std::move(group_);
     group_.clear();

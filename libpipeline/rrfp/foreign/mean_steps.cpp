@@ -50,7 +50,7 @@ class mean_step {
         for (; next[s] < orders[s].size() && runs(s, orders[s][next[s]], records); ++next[s])
           moved = true;
     }
-    return *std::max_element(free_.begin(), free_.end());
+    return std::ranges::max(free_);
   }
 
  private:
@@ -66,14 +66,14 @@ class mean_step {
                                     : backwarded_[stage + 1][mb];
     if (input == unknown) return false;
     placed_record made;
-    made.what.step = step_;
-    made.what.stage = stage_id{stage};
-    made.what.what = t;
-    made.what.begin = std::max(free_[stage], input);
+    made.step = step_;
+    made.stage = stage_id{stage};
+    made.what = t;
+    made.begin = std::max(free_[stage], input);
     const auto ms = is_forward ? times_[stage].forward : times_[stage].backward;
-    made.what.end = made.what.begin + std::llround(ms * 1e6);
-    free_[stage] = made.what.end;
-    (is_forward ? forwarded_ : backwarded_)[stage][mb] = made.what.end;
+    made.end = made.begin + std::llround(ms * 1e6);
+    free_[stage] = made.end;
+    (is_forward ? forwarded_ : backwarded_)[stage][mb] = made.end;
     records.push_back(made);
     return true;
   }

@@ -24,7 +24,7 @@ constexpr row kernel_columns{"API Start (ns)", "Kernel Start (ns)", "Kernel Dur 
 std::optional<places> places_of(const csv_cells& cells, const row& names) {
   places found{};
   for (std::size_t c = 0; c < names.size(); ++c) {
-    const auto cell = std::find(cells.begin(), cells.end(), names[c]);
+    const auto cell = std::ranges::find(cells, names[c]);
     if (cell == cells.end()) return std::nullopt;
     found[c] = static_cast<std::size_t>(cell - cells.begin());
   }

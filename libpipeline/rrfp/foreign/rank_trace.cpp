@@ -40,8 +40,7 @@ void order(std::vector<Record>& list, nanoseconds base) {
     record.begin += base;
     record.end += base;
   }
-  std::stable_sort(list.begin(), list.end(),
-                   [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  std::ranges::stable_sort(list, {}, &Record::begin);
 }
 
 /// The task or message in a name of torch.distributed.pipelining.
@@ -120,16 +119,11 @@ bool rank_trace_filler::operation(interval time, std::string_view name, std::uin
   return true;
 }
 
-void rank_trace_filler::function(interval time, task_kind kind) {
-  push(into_.functions, {time, kind});
-}
-
 void rank_trace_filler::finish(nanoseconds base) {
   for (const auto& [id, forward] : link_begins_)
     if (const auto found = link_ends_.find(id); found != link_ends_.end())
       into_.links.push_back({forward + base, found->second + base});
-  std::sort(into_.links.begin(), into_.links.end(),
-            [](const auto& a, const auto& b) { return a.backward < b.backward; });
+  std::ranges::sort(into_.links, {}, &gradient_link::backward);
   order(into_.named, base);
   order(into_.functions, base);
   order(into_.posts, base);
@@ -137,11 +131,10 @@ void rank_trace_filler::finish(nanoseconds base) {
   order(into_.operators, base);
   order(into_.kernels, base);
   for (auto& l : into_.launches) l.at += base;
-  std::sort(into_.launches.begin(), into_.launches.end(),
-            [](const auto& a, const auto& b) { return a.at < b.at; });
+  std::ranges::sort(into_.launches, {}, &kernel_launch::at);
   for (auto* ends : {&into_.splits, &into_.updates}) {
     for (auto& end : *ends) end += base;
-    std::sort(ends->begin(), ends->end());
+    std::ranges::sort(*ends);
   }
 }
 

@@ -106,7 +106,7 @@ class rank_trace_filler {
   void annotation(interval time, std::string_view name);
   /// Returns whether it is an operator inside no other one.
   bool operation(interval time, std::string_view name, std::uint64_t thread);
-  void function(interval time, task_kind kind);
+  void function(interval time, task_kind kind) { push(into_.functions, {time, kind}); }
   void kernel(kernel_span span) { push(into_.kernels, span); }
   void launch(kernel_launch launched) { push(into_.launches, launched); }
   void message(message_span span) { push(into_.transfers, span); }

@@ -77,8 +77,7 @@ status add_rank(const rank_trace& trace, std::vector<rank_tasks>& ranks) {
 
 status add_nvtx(const job_files& files, const std::string& file, std::vector<rank_tasks>& ranks) {
   const auto beside = kernels_beside(file);
-  const bool is_there =
-      std::find(files.kernels.begin(), files.kernels.end(), beside) != files.kernels.end();
+  const bool is_there = std::ranges::find(files.kernels, beside) != files.kernels.end();
   auto traces = read_nvtx(file, is_there ? beside : "");
   if (!traces) return traces.failure();
   for (auto& trace : *traces) {
@@ -138,8 +137,7 @@ result<std::vector<found_run>> read_traces(const std::vector<std::string>& files
     }
   }
   for (const auto& kernels : job.kernels)
-    if (std::none_of(job.ranges.begin(), job.ranges.end(),
-                     [&](const auto& ranges) { return kernels_beside(ranges) == kernels; }))
+    if (std::ranges::find(job.ranges, kernels, kernels_beside) == job.ranges.end())
       return error{kernels + ": expected the ranges of the same name (nvtx_pushpop_trace) as well"};
   if (!logs.empty()) {
     auto run = read_timer_logs(logs, options);

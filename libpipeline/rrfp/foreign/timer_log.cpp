@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/base/statistics.hpp>
-#include <rrfp/base/units.hpp>
+#include <rrfp/report/breakdown.hpp>
 #include "csv.hpp"
 #include "mean_steps.hpp"
 
@@ -112,7 +112,7 @@ class timer_log {
     const auto name = line.substr(begin, dots - begin);
     const auto value = line.find_first_not_of('.', dots + 1);
     if (value == std::string_view::npos ||
-        std::find(setting_names.begin(), setting_names.end(), name) == setting_names.end())
+        std::ranges::find(setting_names, name) == setting_names.end())
       return;
     settings_[std::string{name}] = *after(line.substr(value), "");
   }
@@ -164,8 +164,7 @@ class timer_log {
 
   status check_timers() const {
     const auto has = [&](std::vector<double> timed_rank::*list) {
-      return std::any_of(ranks_.begin(), ranks_.end(),
-                         [&](const auto& r) { return !(r.second.*list).empty(); });
+      return std::ranges::any_of(ranks_, [&](const auto& r) { return !(r.second.*list).empty(); });
     };
     if (const auto chunks = setting("virtual_pipeline_model_parallel_size"); chunks.value_or(1) > 1)
       return error{fmt::format(
@@ -269,19 +268,12 @@ class timer_log {
   /// What the log itself says about the steps.
   void compare(found_run& made) const {
     if (measured_.empty()) return;
-    std::map<step_id, std::pair<report::nanoseconds, report::nanoseconds>> spans;
-    for (const auto& t : made.run.tasks) {
-      auto& [begin, end] = spans.try_emplace(t.step, t.begin, t.end).first->second;
-      begin = std::min(begin, t.begin);
-      end = std::max(end, t.end);
-    }
-    std::vector<double> steps;
-    for (const auto& [_, span] : spans) steps.push_back(milliseconds(span.second - span.first));
-    const auto said = median(measured_), made_of = median(steps);
+    const auto steps = report::make_timeline(made.run, step_id{0}, step_id{~std::uint64_t{0}});
+    const auto made_of = report::figures_of(steps.value()).step_ms;
     made.notes.push_back(fmt::format(
         "The log says {:.3f} ms for {} of a step (median), the steps made of the means take {:.3f} "
         "ms: the rest is what varies, messages, and work beside the tasks.",
-        said, has_megatron_ ? "forward and backward" : "all", made_of));
+        median(measured_), has_megatron_ ? "forward and backward" : "all", made_of));
   }
 
   const read_options& options_;
