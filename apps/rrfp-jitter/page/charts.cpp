@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/io/html.hpp>
+#include <rrfp/io/svg.hpp>
 
 namespace rrfp::experiment {
 
@@ -52,7 +53,7 @@ struct scale {
 scale scale_for(double least, double most, double left, double right) {
   least = std::min(least, 1.0);
   most = std::max(most, least + 0.05);
-  const auto tick = tick_for(most - least, panel_ticks_max);
+  const auto tick = svg::tick_for(most - least, panel_ticks_max);
   return {std::floor(least / tick + 1e-9) * tick, std::ceil(most / tick - 1e-9) * tick, tick, left,
           right};
 }
@@ -159,12 +160,6 @@ std::string ablation_row(const std::string& run, std::size_t number, std::size_t
 }
 
 }  // namespace
-
-double tick_for(double width, int ticks_max) {
-  for (double decade = 0.01;; decade *= 10)
-    for (const double step : {1.0, 2.0, 5.0})
-      if (width / (decade * step) <= ticks_max) return decade * step;
-}
 
 std::string cut(std::string_view text) {
   if (letters_of(text) <= letters_max) return std::string{text};

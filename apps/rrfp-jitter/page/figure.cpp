@@ -35,7 +35,7 @@ speed_axis axis_of(const page_data& x) {
         const auto& s = x.at(w, k, r).aggregate;
         most = std::max(most, s.speed_up + s.speed_up_deviation);
       }
-  const auto tick = tick_for(most, figure_ticks_max);
+  const auto tick = svg::tick_for(most, figure_ticks_max);
   return {std::ceil(most / tick - 1e-9) * tick, tick};
 }
 

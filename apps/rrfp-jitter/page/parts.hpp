@@ -65,9 +65,6 @@ std::string speed_up_charts(const page_data& x, std::size_t weather);
 /// ablation.
 std::string ablation_charts(const page_data& x, std::size_t weather);
 
-/// The distance between ticks, 1, 2 or 5 times a power of ten, so that there are at most so many.
-double tick_for(double width, int ticks_max);
-
 /// The name of a run, short enough for the names of a chart.
 std::string cut(std::string_view name);
 

@@ -1,5 +1,7 @@
 #include <rrfp/io/svg.hpp>
 
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include <rrfp/io/html.hpp>
@@ -21,6 +23,14 @@ std::string rect(double x, double y, double width, double height, std::string_vi
   return fmt::format(
       "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"/>\n", x, y,
       width, height, colour);
+}
+
+double tick_for(double width, int ticks_max) {
+  const auto least = width / ticks_max;
+  const auto power = std::pow(10, std::floor(std::log10(least)));
+  for (const double factor : {1.0, 2.0, 5.0})
+    if (factor * power >= least) return factor * power;
+  return 10 * power;
 }
 
 std::string picture(double width, double height, std::string_view title, std::string_view subtitle,

@@ -15,6 +15,9 @@ std::string text(double x, double y, std::string_view text, std::string_view mor
 std::string line(double x1, double y1, double x2, double y2, std::string_view colour);
 std::string rect(double x, double y, double width, double height, std::string_view colour);
 
+/// The distance of at most `ticks_max` ticks on an axis: 1, 2 or 5 times a power of ten.
+double tick_for(double width, int ticks_max);
+
 /// The first heading_height pixels of a picture.
 inline constexpr double heading_height = 52;
 /// `body`: what the functions above return, below the heading.

@@ -9,6 +9,7 @@
 
 #include <rrfp/base/units.hpp>
 #include <rrfp/io/html.hpp>
+#include <rrfp/io/svg.hpp>
 #include <rrfp/report/breakdown.hpp>
 
 namespace rrfp::report {
@@ -23,7 +24,8 @@ constexpr int width = 960, right = 18, character = 6;
 constexpr int title_height = 24, panel_gap = 12, axis_height = 20, legend_row = 17;
 constexpr std::size_t title_characters_max = 72;
 
-constexpr std::string_view ink = "#1c2330", soft = "#55606f", rule = "#dde2e9", ground = "#f1f3f6";
+using svg::rule, svg::soft;
+constexpr std::string_view ink = "#1c2330", ground = "#f1f3f6";
 
 struct appearance {
   std::string_view colour;
@@ -135,19 +137,13 @@ struct scale {
   }
 };
 
-/// The distance of ticks in ms: 1, 2 or 5 times a power of ten, for about ten ticks on the axis.
-double tick_of(nanoseconds longest) {
-  const double wanted = milliseconds(longest) / 10;
-  const double power = std::pow(10, std::floor(std::log10(wanted)));
-  for (const double factor : {1.0, 2.0, 5.0})
-    if (factor * power >= wanted) return factor * power;
-  return 10 * power;
-}
+/// In ms.
+double tick_of(const scale& s) { return svg::tick_for(milliseconds(s.longest), 10); }
 
 /// Calls `mark` with the x and the ms of each tick.
 template <class Mark>
 void for_ticks(const scale& s, Mark mark) {
-  const double tick = tick_of(s.longest);
+  const double tick = tick_of(s);
   for (int n = 0; n * tick <= milliseconds(s.longest) * 1.0001; ++n)
     mark(s.x(std::llround(n * tick * 1e6)), n * tick);
 }
@@ -320,8 +316,7 @@ std::string axis_text(const scale& s, int top) {
       "<g fill=\"{}\" stroke=\"none\" text-anchor=\"middle\"><text x=\"{}\" y=\"{}\" "
       "text-anchor=\"end\">ms</text>",
       soft, s.left - 7, top + 13);
-  const auto digits =
-      static_cast<int>(std::max(0.0, std::ceil(-std::log10(tick_of(s.longest)) - 1e-9)));
+  const auto digits = static_cast<int>(std::max(0.0, std::ceil(-std::log10(tick_of(s)) - 1e-9)));
   for_ticks(s, [&](tenths x, double ms) {
     out += fmt::format("<text x=\"{}\" y=\"{}\">{:.{}f}</text>", pixels(x), top + 13, ms, digits);
   });

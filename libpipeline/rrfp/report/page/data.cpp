@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdlib>
+#include <ranges>
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -61,7 +62,7 @@ class run_writer {
   }
 
   template <class Items, class Write>
-  void list(const Items& items, Write write_one) {
+  void list(Items&& items, Write write_one) {
     bool first = true;
     for (const auto& item : items) {
       if (!std::exchange(first, false)) out_ += ',';
@@ -82,22 +83,21 @@ class run_writer {
     put(R"({{"name":"{}","full":"{}","first":{},"stage":{},"tasks":[)",
         first ? name : fmt::format("    rank {}", l.rank.value()), full, first, stage);
     std::size_t count = 0;
-    for (const auto* t : l.tasks) {
-      if (t->begin >= run_.shown_until) break;
-      if (count != 0) out_ += ',';
+    const auto is_shown = [&](const auto* t) { return t->begin < run_.shown_until; };
+    list(l.tasks | std::views::take_while(is_shown), [&](const auto* t) {
       write(*t);
       drawn_[t] = {line_.number_of(l.replica, l.stage, l.rank), count++};
-    }
+    });
     put("],\"gaps\":[");
-    bool first_gap = true;
-    for (const auto& g : l.gaps) {
-      if (g.begin >= run_.shown_until || g.why == idle_cause::launch_gap) continue;
-      if (!std::exchange(first_gap, false)) out_ += ',';
+    const auto is_drawn = [&](const gap& g) {
+      return g.begin < run_.shown_until && g.why != idle_cause::launch_gap;
+    };
+    list(l.gaps | std::views::filter(is_drawn), [&](const gap& g) {
       put("[{},", static_cast<int>(g.why));
       times({g.begin - begin_, g.end - g.begin});
       if (g.head) put(",\"{}\",{}", to_string(*g.head), g.other_ready ? 1 : 0);
       put("]");
-    }
+    });
     put("]}}");
   }
 
@@ -109,26 +109,22 @@ class run_writer {
   }
 
   void write_path() {
-    bool first = true;
-    for (const auto& p : run_.path.tasks) {
-      const auto at = drawn_.find(p.task);
-      if (at == drawn_.end()) continue;
-      if (!std::exchange(first, false)) out_ += ',';
-      put("[{},{},{}]", at->second.first, at->second.second, static_cast<int>(p.why));
-    }
+    const auto is_drawn = [&](const path_task& p) { return drawn_.contains(p.task); };
+    list(run_.path.tasks | std::views::filter(is_drawn), [&](const path_task& p) {
+      const auto [lane, place] = drawn_.at(p.task);
+      put("[{},{},{}]", lane, place, static_cast<int>(p.why));
+    });
   }
 
   void write(const std::vector<held>& series, std::size_t stage) {
     put(R"({{"name":"{}","slots":{},"bytes":{},"series":[)", run_.name_of(stage),
         run_.peak_of(&held::slots, stage), run_.peak_of(&held::bytes, stage));
-    bool first = true;
-    for (const auto& h : series) {
-      if (h.at > run_.shown_until) break;
-      if (!std::exchange(first, false)) out_ += ',';
+    const auto is_shown = [&](const held& h) { return h.at <= run_.shown_until; };
+    list(series | std::views::take_while(is_shown), [&](const held& h) {
       put("[");
       put_time(out_, h.at - begin_);
       put(",{},{}]", h.slots, h.bytes);
-    }
+    });
     put("]}}");
   }
 
