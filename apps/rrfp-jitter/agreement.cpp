@@ -24,9 +24,7 @@ std::vector<difference> differences_of(const experiment& e, const std::vector<ou
 }
 
 agreement agreement_of(const std::vector<difference>& differences) {
-  std::vector<double> of_time;
-  std::vector<double> sizes;
-  std::vector<double> gaps, late;
+  std::vector<double> of_time, sizes, gaps, late;
   agreement a;
   for (const auto& d : differences) {
     of_time.push_back(d.time);

@@ -92,17 +92,21 @@ std::span<const action> candidates::decide_on(stage& of, stage_core& core, nanos
   if (std::exchange(of.is_gathering, false)) {
     ++of.cost.counts.gathers;
     of.cost.gathering += gather_cost_;
-    const bool agreed = std::all_of(of.picks.begin(), of.picks.end(),
-                                    [&](const auto& pick) { return pick == core.next(); });
-    if (agreed) return launch_on(of, core);
+    if (std::ranges::all_of(of.picks, [&](const auto& pick) { return pick == core.next(); }))
+      return launch_on(of, core);
     defer(of, core, now);
   }
   if (!std::exchange(of.picks_are_due, false)) return of.answer;
   of.picks.clear();
   for (const auto& rank : of.ranks) of.picks.push_back(rank.next());
   end_deferral(of, now);
-  if (std::any_of(of.picks.begin(), of.picks.end(), [](const auto& pick) { return !!pick; }))
-    return gather(of, now);
+  const auto first = std::ranges::find_if(of.picks, [](const auto& pick) { return !!pick; });
+  if (first != of.picks.end()) {
+    of.is_gathering = true;
+    of.gathered_at = now + gather_cost_;
+    of.answer.assign(1, wait{wait_cause::ranks, **first});
+    return of.answer;
+  }
   // What is ready on every rank is ready on each, but a limit may stop each in favour of an F that
   // is on that rank alone.
   if (const auto common = core.next()) {
@@ -110,15 +114,6 @@ std::span<const action> candidates::decide_on(stage& of, stage_core& core, nanos
     return of.answer;
   }
   return core.on(decide{});
-}
-
-std::span<const action> candidates::gather(stage& of, nanoseconds now) {
-  of.is_gathering = true;
-  of.gathered_at = now + gather_cost_;
-  const auto first =
-      std::find_if(of.picks.begin(), of.picks.end(), [](const auto& pick) { return !!pick; });
-  of.answer.assign(1, wait{wait_cause::ranks, **first});
-  return of.answer;
 }
 
 std::span<const action> candidates::launch_on(stage& of, stage_core& core) {

@@ -76,7 +76,6 @@ class candidates final : public simulate::decider {
   };
 
   std::span<const action> decide_on(stage& of, stage_core& core, simulate::nanoseconds now);
-  std::span<const action> gather(stage& of, simulate::nanoseconds now);
   static std::span<const action> launch_on(stage& of, stage_core& core);
   static void defer(stage& of, stage_core& core, simulate::nanoseconds now);
   static void end_deferral(stage& of, simulate::nanoseconds now);

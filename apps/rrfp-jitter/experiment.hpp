@@ -155,6 +155,10 @@ struct experiment {
   std::size_t cells() const {
     return workloads.size() * weathers.size() * runs.size() * seeds.size();
   }
+  /// The first cell of a run; the cells of its seeds are contiguous.
+  std::size_t first_cell(std::size_t workload, std::size_t weather, std::size_t run) const {
+    return ((workload * weathers.size() + weather) * runs.size() + run) * seeds.size();
+  }
   /// Index of the run with this name; an unknown name is a programmer's error.
   std::size_t run_index(std::string_view name) const;
 };

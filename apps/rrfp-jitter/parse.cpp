@@ -26,6 +26,16 @@ constexpr std::uint64_t default_steps = 3;
 
 // ---- entries
 
+status add_job_key(job::overrides& to, const job::entry& e, const std::string& source) {
+  if (auto set = to.add(e, source); !set) return set;
+  const auto from = at_line(source, e.line);
+  if (e.name() == "jitter.seed")
+    return from.blame(e.name(), "expected `seeds`, which sets it for all cells");
+  if (e.path.size() > 1 && !is_cell_key(e.name()))
+    return from.blame(e.name(), "has no effect in an experiment");
+  return success();
+}
+
 /// Sets a key of the entry itself, or of a job.
 status set_key(entry& to, const job::entry& e, std::size_t kind, const std::string& source) {
   const auto from = at_line(source, e.line);
@@ -37,15 +47,10 @@ status set_key(entry& to, const job::entry& e, std::size_t kind, const std::stri
     if (const auto set = (*k)->set(to, e.content); !set) return from.blame(e.name(), set.message());
     return success();
   }
-  if (auto set = to.settings.add(e, source); !set) return set;
-  if (e.name() == "jitter.seed")
-    return from.blame(e.name(), "expected `seeds`, which sets it for all cells");
+  if (auto set = add_job_key(to.settings, e, source); !set) return set;
   const bool is_of_base = e.path[0] == "train" || e.path[0] == "device" || e.path[0] == "recovery";
-  if (e.path.size() == 1 || (is_cell_key(e.name()) && !is_of_base)) return success();
-  return from.blame(e.name(),
-                    is_cell_key(e.name())
-                        ? "expected before the first table, because it applies to all cells"
-                        : "has no effect in an experiment");
+  if (e.path.size() == 1 || !is_of_base) return success();
+  return from.blame(e.name(), "expected before the first table, because it applies to all cells");
 }
 
 /// The entry with each single value of a list that the key does not take as a whole.
@@ -172,11 +177,7 @@ status read_head(draft& d, const job::document& doc) {
       own.push_back(e);
       continue;
     }
-    if (auto set = settings.add(e, source); !set) return set;
-    if (e.name() == "jitter.seed")
-      return from.blame(e.name(), "expected `seeds`, which sets it for all cells");
-    if (e.path.size() > 1 && !is_cell_key(e.name()))
-      return from.blame(e.name(), "has no effect in an experiment");
+    if (auto set = add_job_key(settings, e, source); !set) return set;
   }
   head_options o;
   if (auto read = head_keys().read(o, own, source, d.head); !read) return read;
@@ -371,8 +372,7 @@ status validate(const draft& d) {
   for (std::size_t w = 0; w < e.workloads.size(); ++w)
     for (std::size_t k = 0; k < e.weathers.size(); ++k)
       for (std::size_t r = 0; r < (k == 0 ? e.runs.size() : 1); ++r) {
-        const auto number = ((w * e.weathers.size() + k) * e.runs.size() + r) * e.seeds.size();
-        const auto c = cell_at(e, number, e.engines.back());
+        const auto c = cell_at(e, e.first_cell(w, k, r), e.engines.back());
         if (auto ok = check_used(e.weathers[k], c); !ok) return ok;
         if (auto ok = check_cell(c); !ok) return in_cell(ok.failure(), c);
       }

@@ -176,9 +176,7 @@ result<std::vector<experiment::engine_outcomes>> run_cells(const experiment::exp
     }
     // One seed after the other: what is compared runs at about the same time, and the deviation
     // over the seeds contains what the machine does over the whole time.
-    std::stable_sort(missing.begin(), missing.end(), [&](std::size_t a, std::size_t b) {
-      return a % e.seeds.size() < b % e.seeds.size();
-    });
+    std::ranges::stable_sort(missing, {}, [&](std::size_t i) { return i % e.seeds.size(); });
     if (missing.size() < e.cells())
       print_error("{} of {} cells were already done{}\n", e.cells() - missing.size(), e.cells(),
                   engine == engine_kind::wall_clock ? " on the wall clock" : "");

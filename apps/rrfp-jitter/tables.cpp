@@ -62,8 +62,7 @@ std::string tables_of(const experiment& e, std::size_t count, const std::vector<
 const outcome* cells_of(const experiment& e, const std::vector<outcome>& outcomes,
                         std::size_t workload, std::size_t weather, std::size_t run) {
   RRFP_CHECK(outcomes.size() == e.cells(), "there must be one outcome per cell");
-  const auto number = (workload * e.weathers.size() + weather) * e.runs.size() + run;
-  return outcomes.data() + number * e.seeds.size();
+  return outcomes.data() + e.first_cell(workload, weather, run);
 }
 
 std::string figure_text(double figure) { return figure > 0 ? fmt::format("{:.2f}", figure) : ""; }
