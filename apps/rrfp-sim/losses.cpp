@@ -59,8 +59,6 @@ std::string why_not(const job::job& j, const simulate::loss_model& m, recovery_w
   return "";
 }
 
-std::string hours_text(double hours) { return fmt::format("{:g}", hours); }
-
 /// The best way at each MTBF.
 std::vector<loss_row> best_of(const loss_report& r) {
   std::vector<loss_row> best;
@@ -134,7 +132,7 @@ std::string table_of(const loss_report& r) {
   text += fmt::format("{:>10}  {:<12}{:>9}{:>9}{:>14}{:>14}{:>9}\n", "MTBF h", "way", "useful %",
                       "held s", "repeated/day", "checkpoint %", "every");
   for (const auto& row : r.rows) {
-    text += fmt::format("{:>10}  {:<12}", hours_text(row.mtbf_hours), name(row.way));
+    text += fmt::format("{:>10g}  {:<12}", row.mtbf_hours, name(row.way));
     const auto& c = row.costs;
     text += row.why_not.empty()
                 ? fmt::format("{:>9.2f}{:>9.1f}{:>14.1f}{:>14.1f}{:>9.0f}\n", c.useful * 100,
@@ -151,9 +149,9 @@ std::string sentence_of(const loss_report& r) {
     const auto end =
         std::find_if(from, best.end(), [&](const auto& b) { return b.way != from->way; });
     const auto& last = *(end - 1);
-    text += fmt::format("{}{} at an MTBF of {}{} h ({:.1f}{} %)", text.empty() ? "" : ", ",
-                        name(from->way), hours_text(from->mtbf_hours),
-                        end - from == 1 ? "" : " to " + hours_text(last.mtbf_hours),
+    text += fmt::format("{}{} at an MTBF of {:g}{} h ({:.1f}{} %)", text.empty() ? "" : ", ",
+                        name(from->way), from->mtbf_hours,
+                        end - from == 1 ? "" : fmt::format(" to {:g}", last.mtbf_hours),
                         from->costs.useful * 100,
                         end - from == 1 ? "" : fmt::format(" to {:.1f}", last.costs.useful * 100));
     from = end;

@@ -32,9 +32,7 @@ std::string ranks_table_of(const simulate::report& r) {
 }  // namespace
 
 std::string table_of(const simulate::report& r, const job::dispatch_plan& dispatch) {
-  const auto busiest =
-      std::max_element(r.stages.begin(), r.stages.end(),
-                       [](const auto& a, const auto& b) { return a.busy < b.busy; });
+  const auto busiest = std::ranges::max_element(r.stages, {}, &simulate::stage_report::busy);
   auto text = fmt::format(
       "{} {}: makespan {:.3f} ms, bubble {:.1f} %, busiest stage {}\n"
       "  lower bound {:.3f} ms ({:.1f} % above), {} events; in ms, idle for an input, the order, "

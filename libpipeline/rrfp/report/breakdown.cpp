@@ -56,50 +56,31 @@ std::vector<breakdown> breakdown_by_stage(const timeline& t) {
   return stages;
 }
 
-namespace {
-
-/// From the first task of a step anywhere to its last one, and the time in tasks.
-struct step_span_of_tasks {
-  nanoseconds begin = 0;
-  nanoseconds end = 0;
-  nanoseconds busy = 0;
-};
-
-std::map<step_id, step_span_of_tasks> spans_of_tasks(const timeline& t) {
-  std::map<step_id, step_span_of_tasks> spans;
-  for (const auto& l : t.lanes)
-    for (const auto* task : l.tasks) {
-      auto& s = spans.try_emplace(task->step, step_span_of_tasks{task->begin, task->end, 0})
-                    .first->second;
-      s.begin = std::min(s.begin, task->begin);
-      s.end = std::max(s.end, task->end);
-      s.busy += task->end - task->begin;
-    }
-  return spans;
-}
-
-}  // namespace
-
 run_figures figures_of(const timeline& t) {
   run_figures f;
   nanoseconds busy = 0, available = 0;
-  std::vector<double> spans, steps;
-  for (const auto& [_, s] : spans_of_tasks(t)) {
-    busy += s.busy;
-    available += (s.end - s.begin) * static_cast<nanoseconds>(t.lanes.size());
-    spans.push_back(milliseconds(s.end - s.begin));
-  }
+  std::map<step_id, std::pair<nanoseconds, nanoseconds>> spans;
   for (const auto& l : t.lanes)
     for (const auto* task : l.tasks) {
+      auto& [begin, end] = spans.try_emplace(task->step, task->begin, task->end).first->second;
+      begin = std::min(begin, task->begin);
+      end = std::max(end, task->end);
+      busy += task->end - task->begin;
       f.slots_peak = std::max(f.slots_peak, task->slots);
       f.bytes_peak = std::max(f.bytes_peak, task->bytes);
     }
+  std::vector<double> took, steps;
+  for (const auto& [_, span] : spans) {
+    const auto wall = span.second - span.first;
+    available += wall * static_cast<nanoseconds>(t.lanes.size());
+    took.push_back(milliseconds(wall));
+  }
   for (const auto& s : t.run->steps) {
     if (s.step < t.steps.front().step || t.steps.back().step < s.step) continue;
     steps.push_back(milliseconds(s.took));
     f.bytes_peak = std::max(f.bytes_peak, s.peak_bytes);
   }
-  f.step_ms = median(steps.empty() ? spans : steps);
+  f.step_ms = median(steps.empty() ? took : steps);
   if (available > 0) f.bubble = 1 - static_cast<double>(busy) / static_cast<double>(available);
   return f;
 }
@@ -112,12 +93,11 @@ std::vector<held> held_over_time(const timeline& t, replica_id r, stage_id s) {
   }
   std::ranges::stable_sort(tasks, {}, &traced_task::end);
   std::vector<std::int64_t> bytes(t.run->ranks);
-  const auto of_fullest = [&] { return *std::max_element(bytes.begin(), bytes.end()); };
   std::vector<held> series;
   held now;
   for (const auto* done : tasks) {
     bytes[done->rank.value()] = done->bytes;
-    now.bytes = of_fullest();
+    now.bytes = std::ranges::max(bytes);
     now.slots = done->slots;
     now.at = done->end;
     if (!series.empty() && series.back().at == now.at) series.back() = now;

@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 
 namespace rrfp::report {
@@ -19,14 +20,14 @@ class path_finder {
         before_[task] = before;
         before = task;
         ++tasks_;
-        keep_latest(launches_[{stage_number(*task), task->seq}], task);
+        keep_latest(launches_[{task->replica, task->stage, task->seq}], task);
         if (task->what.kind != task_kind::weight)
           keep_latest(outputs_[output_of(run_.shape, *task)], task);
         keep_latest(last_of_step_[task->step], task);
       }
     }
     for (const auto& w : run_.waits)
-      if (ends_with_an_arrival(w.what.why)) woken_.emplace(stage_number(w), w.end);
+      if (ends_with_an_arrival(w.what.why)) woken_.emplace(w.replica, w.stage, w.end);
     path_.by_stage.resize(run_.shape.stages);
   }
 
@@ -56,18 +57,13 @@ class path_finder {
         task = last_of_step_.at(timeline_.steps[--step].step);
     }
     spend(path_.step_begin, timeline_.begin());
-    std::reverse(path_.tasks.begin(), path_.tasks.end());
+    std::ranges::reverse(path_.tasks);
     return std::move(path_);
   }
 
  private:
   static void keep_latest(const traced_task*& kept, const traced_task* t) {
     if (kept == nullptr || kept->end < t->end) kept = t;
-  }
-
-  template <class Record>
-  std::size_t stage_number(const Record& r) const {
-    return static_cast<std::size_t>(r.replica.value()) * run_.shape.stages + r.stage.value();
   }
 
   /// The task whose output this one needs, on the rank that ended last.
@@ -86,14 +82,14 @@ class path_finder {
   const traced_task* previous_launch(const traced_task& t) const {
     const auto* own = before_.at(&t);
     if (own == nullptr || own->step != t.step) return nullptr;
-    const auto* latest = launches_.at({stage_number(*own), own->seq});
+    const auto* latest = launches_.at({own->replica, own->stage, own->seq});
     return latest->end <= t.begin ? latest : own;
   }
 
   std::pair<const traced_task*, predecessor> predecessor_of(const traced_task& t) const {
     const auto* sender = sender_of(t);
     const auto* before = previous_launch(t);
-    const bool woken = woken_.contains({stage_number(t), t.decided});
+    const bool woken = woken_.contains({t.replica, t.stage, t.decided});
     if (sender != nullptr && (before == nullptr || woken || sender->end > before->end))
       return {sender, predecessor::sender};
     if (before != nullptr) return {before, predecessor::previous_launch};
@@ -121,8 +117,8 @@ class path_finder {
   std::unordered_map<const traced_task*, const traced_task*> before_;
   std::map<task_output, const traced_task*> outputs_;
   std::map<step_id, const traced_task*> last_of_step_;
-  std::map<std::pair<std::size_t, launch_seq>, const traced_task*> launches_;  ///< by stage
-  std::set<std::pair<std::size_t, nanoseconds>> woken_;
+  std::map<std::tuple<replica_id, stage_id, launch_seq>, const traced_task*> launches_;
+  std::set<std::tuple<replica_id, stage_id, nanoseconds>> woken_;
   std::size_t tasks_ = 0;
   nanoseconds cursor_ = 0;
   critical_path path_;

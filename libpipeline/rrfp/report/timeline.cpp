@@ -183,7 +183,7 @@ std::vector<step_id> steps_of(const traced_run& run) {
 
 status has_steps(const traced_run& run, step_id first, step_id last) {
   const auto there = steps_of(run);
-  const auto from = std::lower_bound(there.begin(), there.end(), first);
+  const auto from = std::ranges::lower_bound(there, first);
   if (from != there.end() && *from <= last) return success();
   return error{"expected a step from " + std::to_string(there.front().value()) + " to " +
                std::to_string(there.back().value()) + " of run \"" + run.title + "\", got " +

@@ -1,6 +1,7 @@
 #include <rrfp/report/page.hpp>
 
 #include <algorithm>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -69,11 +70,9 @@ std::optional<step_id> opens_on(const page_content& content,
 }
 
 std::string tools_of(const std::vector<examined_run>& runs, std::optional<step_id> selected) {
-  std::vector<step_id> steps;
+  std::set<step_id> steps;
   for (const auto& r : runs)
-    for (const auto& s : r.line->steps) steps.push_back(s.step);
-  std::sort(steps.begin(), steps.end());
-  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
+    for (const auto& s : r.line->steps) steps.insert(s.step);
   std::string options;
   for (const auto s : steps)
     options += fmt::format("<option value=\"{0}\"{1}>step {0}</option>", s.value(),
