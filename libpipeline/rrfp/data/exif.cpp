@@ -200,8 +200,7 @@ std::uint32_t orientation_of_png(const input_file& file) {
     const auto type = text_of(head).substr(4);
     if (type == "IEND" || length > file.size() - at - frame_bytes) break;
     constexpr std::array<std::string_view, 4> kinds{"eXIf", "tEXt", "zTXt", "iTXt"};
-    if (length <= metadata_bytes_max &&
-        std::find(kinds.begin(), kinds.end(), type) != kinds.end()) {
+    if (length <= metadata_bytes_max && std::ranges::find(kinds, type) != kinds.end()) {
       std::vector<std::uint8_t> chunk(length);
       if (!file.read(at + head.size(), chunk)) break;
       found.add(type, std::move(chunk));

@@ -21,8 +21,7 @@ void set_targets(std::span<const std::int64_t> inputs, std::span<std::int64_t> t
 
 packed_source::packed_source(const source_config& config, std::unique_ptr<const sample_set> samples)
     : config_(config),
-      microbatches_(config.microbatches),
-      microbatch_size_(config.data.microbatch_size),
+      places_(std::uint64_t{config.microbatches} * config.data.microbatch_size),
       samples_(std::move(samples)),
       order_(samples_->count(), config.seed, config.data.order) {}
 
@@ -63,14 +62,13 @@ void packed_source::add(const workload::packed_replicas& packed,
 }
 
 packed_source::packed_step packed_source::balance(step_id step) const {
-  const auto places = microbatches_ * microbatch_size_;
-  const auto samples = order_.at(step.value() * places, places);
+  const auto samples = order_.at(step.value() * places_, places_);
   const auto work = work_of(samples);
   const auto& data = config_.data;
   const auto replicas = config_.replicas;
   const auto each = data.max_tokens != 0
                         ? workload::microbatches_needed(work, replicas, data.max_tokens)
-                        : static_cast<std::uint32_t>(microbatches_ / replicas);
+                        : config_.microbatches / replicas;
   packed_step made;
   if (const auto packed = workload::pack_step(work, replicas, each, data.microbatch_tokens())) {
     add(*packed, samples, made);
@@ -79,7 +77,7 @@ packed_source::packed_step packed_source::balance(step_id step) const {
   RRFP_CHECK(data.max_tokens == 0, "as many microbatches as are needed hold the samples");
   made.counts = microbatch_counts::equal(replicas, each);
   for (auto first = samples.begin(); first != samples.end();) {
-    const auto end = first + static_cast<std::ptrdiff_t>(microbatch_size_);
+    const auto end = first + static_cast<std::ptrdiff_t>(data.microbatch_size);
     made.samples.emplace_back(first, end);
     first = end;
   }
@@ -87,12 +85,11 @@ packed_source::packed_step packed_source::balance(step_id step) const {
 }
 
 std::vector<packed_source::packed_step> packed_source::balance_with_delay(step_id first) const {
-  const auto places = microbatches_ * microbatch_size_;
-  const auto samples = order_.at(first.value() * places, span() * places);
+  const auto samples = order_.at(first.value() * places_, span() * places_);
   workload::pack_options options;
   options.max_tokens = config_.data.max_tokens;
   options.replicas = config_.replicas;
-  options.batch_size = places;
+  options.batch_size = places_;
   options.delay = config_.data.pack_delay;
   options.shuffle = false;
   auto made = workload::packer::make(work_of(samples), options);
@@ -121,8 +118,8 @@ void packed_source::begin(step_id step, const microbatch_counts& microbatches) c
 
 std::vector<std::uint32_t> packed_source::samples_of(step_id step, microbatch_id mb) const {
   if (is_balanced()) return balanced(step)->samples.at(mb.value());
-  return order_.at((step.value() * microbatches_ + mb.value()) * microbatch_size_,
-                   microbatch_size_);
+  const std::uint64_t size = config_.data.microbatch_size;
+  return order_.at(step.value() * places_ + mb.value() * size, size);
 }
 
 compute::microbatch packed_source::load(step_id step, microbatch_id mb, bool with_images) const {
@@ -178,8 +175,7 @@ std::int64_t packed_source::step_tokens(step_id step) const {
     const auto packed = balanced(step);
     for (const auto& samples : packed->samples) add(samples);
   } else {
-    const auto places = microbatches_ * microbatch_size_;
-    add(order_.at(step.value() * places, places));
+    add(order_.at(step.value() * places_, places_));
   }
   return tokens;
 }

@@ -63,8 +63,7 @@ class packed_source final : public source {
   std::vector<workload::sample_work> work_of(const std::vector<std::uint32_t>& samples) const;
 
   const source_config config_;
-  const std::uint64_t microbatches_;
-  const std::uint64_t microbatch_size_;
+  const std::uint64_t places_;  ///< of a step
   const std::unique_ptr<const sample_set> samples_;
   const epoch_order order_;
   mutable simulate::last_steps<std::vector<packed_step>> balanced_;  ///< by span

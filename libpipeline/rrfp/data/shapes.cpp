@@ -54,7 +54,7 @@ struct group {
   std::uint32_t colour = 0;
   std::uint32_t count = 0;
 
-  bool is_same_kind_as(const group& o) const { return kind == o.kind && colour == o.colour; }
+  std::pair<std::uint32_t, std::uint32_t> look() const { return {kind, colour}; }
 };
 
 struct shape {
@@ -83,11 +83,9 @@ std::vector<group> draw_groups(sample_numbers& random) {
   if (total == 1 || random.below(2) == 0) return {one(total)};
   const auto first = one(1 + random.below(total - 1));
   auto second = one(total - first.count);
-  while (second.is_same_kind_as(first)) second = one(second.count);
+  while (second.look() == first.look()) second = one(second.count);
   std::vector<group> groups{first, second};
-  std::sort(groups.begin(), groups.end(), [](const group& a, const group& b) {
-    return std::pair{a.kind, a.colour} < std::pair{b.kind, b.colour};
-  });
+  std::ranges::sort(groups, {}, &group::look);
   return groups;
 }
 

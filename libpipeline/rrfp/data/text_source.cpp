@@ -25,13 +25,10 @@ result<std::vector<fs::path>> files_under(const fs::path& folder) {
     std::error_code gone;
     if (it->is_regular_file(gone)) files.push_back(it->path());
   }
-  if (failure) {
+  if (failure)
     return error{"folder '" + folder.string() + "' cannot be read: " + failure.message()};
-  }
-  if (files.empty()) {
-    return error{"folder '" + folder.string() + "' holds no regular file"};
-  }
-  std::sort(files.begin(), files.end());
+  if (files.empty()) return error{"folder '" + folder.string() + "' holds no regular file"};
+  std::ranges::sort(files);
   return files;
 }
 
@@ -41,9 +38,8 @@ result<std::vector<fs::path>> all_files(const std::vector<std::string>& paths) {
     const fs::path path(text);
     std::error_code failure;
     const auto file_status = fs::status(path, failure);
-    if (file_status.type() == fs::file_type::not_found) {
+    if (file_status.type() == fs::file_type::not_found)
       return error{"'" + text + "' does not exist"};
-    }
     if (fs::is_directory(file_status)) {
       auto under = files_under(path);
       if (!under) return under.failure();
@@ -67,10 +63,9 @@ status read_file(const fs::path& path, std::uint32_t vocabulary, std::uint64_t b
   std::error_code failure;
   const auto size = fs::file_size(path, failure);
   if (failure) return unreadable(failure.message());
-  if (size > bytes_max || corpus.size() > bytes_max - size) {
+  if (size > bytes_max || corpus.size() > bytes_max - size)
     return error{"with '" + path.string() + "' the text is longer than the limit of " +
                  std::to_string(bytes_max) + " bytes"};
-  }
   std::ifstream file(path, std::ios::binary);
   if (!file) return unreadable("cannot open it (permissions?)");
   const auto begin = corpus.size();
@@ -80,11 +75,9 @@ status read_file(const fs::path& path, std::uint32_t vocabulary, std::uint64_t b
     return unreadable("the file became shorter");
   const auto bad = std::find_if(corpus.begin() + static_cast<std::ptrdiff_t>(begin), corpus.end(),
                                 [&](std::uint8_t byte) { return byte >= vocabulary; });
-  if (bad != corpus.end()) {
-    return error{"'" + path.string() + "' holds the byte " + std::to_string(*bad) +
-                 ", but model.vocabulary is " + std::to_string(vocabulary)};
-  }
-  return success();
+  if (bad == corpus.end()) return success();
+  return error{"'" + path.string() + "' holds the byte " + std::to_string(*bad) +
+               ", but model.vocabulary is " + std::to_string(vocabulary)};
 }
 
 class text_source final : public source {
@@ -142,25 +135,21 @@ class text_source final : public source {
 
 result<std::shared_ptr<const source>> open_text(const source_config& config,
                                                 std::uint64_t bytes_max) {
-  if (config.data.text.empty()) {
-    return error{"names no file or folder"};
-  }
+  if (config.data.text.empty()) return error{"names no file or folder"};
   auto files = all_files(config.data.text);
   if (!files) return files.failure();
   std::vector<std::uint8_t> corpus;
-  for (const auto& path : *files) {
+  for (const auto& path : *files)
     if (auto read = read_file(path, config.vocabulary, bytes_max, corpus); !read)
       return read.failure();
-  }
   // The target of the last token is the byte after it.
   const auto least = std::uint64_t{config.data.sequence_length} + 1;
-  if (corpus.size() < least) {
+  if (corpus.size() < least)
     return error{"'" + config.data.text.front() + "'" +
                  (files->size() > 1 ? " and the others hold " : " holds ") +
                  std::to_string(corpus.size()) +
                  " bytes; data.sequence_length = " + std::to_string(config.data.sequence_length) +
                  " needs at least " + std::to_string(least)};
-  }
   return std::shared_ptr<const source>{
       std::make_shared<const text_source>(config, std::move(corpus))};
 }

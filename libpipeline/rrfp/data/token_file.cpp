@@ -18,8 +18,6 @@ using nlohmann::json;
 
 constexpr std::uint64_t tokens_at_once = std::uint64_t{1} << 20;
 
-std::string text_of(std::uint64_t n) { return std::to_string(n); }
-
 std::string sidecar_of(const std::string& path) {
   return path.substr(0, path.size() - std::string_view{".bin"}.size()) + ".json";
 }
@@ -52,9 +50,10 @@ result<std::vector<std::uint64_t>> documents_of(const json& object, std::uint64_
     const bool fits = begin.is_number_unsigned() && begin.get<std::uint64_t>() >= least &&
                       begin.get<std::uint64_t>() < tokens;
     if (!fits || (begins.empty() && begin != 0))
-      return error{"\"documents\": entry " + text_of(begins.size()) + ": expected " +
-                   (begins.empty() ? "0" : text_of(least) + " to " + text_of(tokens - 1)) +
-                   ", got " + printable(begin.dump())};
+      return error{
+          "\"documents\": entry " + std::to_string(begins.size()) + ": expected " +
+          (begins.empty() ? "0" : std::to_string(least) + " to " + std::to_string(tokens - 1)) +
+          ", got " + printable(begin.dump())};
     begins.push_back(begin.get<std::uint64_t>());
   }
   return begins;
@@ -72,7 +71,7 @@ status widen(const input_file& file, std::uint64_t first, std::span<std::int64_t
   std::vector<Id> ids(to.size());
   if (auto read = read_ids(file, first, std::span{ids}); !read)
     return within(file.path(), read.failure());
-  std::copy(ids.begin(), ids.end(), to.begin());
+  std::ranges::copy(ids, to.begin());
   return success();
 }
 
@@ -99,8 +98,8 @@ status token_file::read_sidecar(const std::string& path) {
   auto file = input_file::open(path);
   if (!file) return file.failure();
   if ((*file)->size() > sidecar_bytes_max)
-    return error{"expected at most " + text_of(sidecar_bytes_max) + " bytes, got " +
-                 text_of((*file)->size())};
+    return error{"expected at most " + std::to_string(sidecar_bytes_max) + " bytes, got " +
+                 std::to_string((*file)->size())};
   std::string text((*file)->size(), '\0');
   const std::span bytes{reinterpret_cast<std::uint8_t*>(text.data()), text.size()};
   if (auto read = (*file)->read(0, bytes); !read) return read;
@@ -132,8 +131,8 @@ status token_file::read_sidecar(const std::string& path) {
 
 status token_file::check_size() const {
   if (file_->size() / width_ != tokens_ || file_->size() % width_ != 0)
-    return error{"expected " + text_of(tokens_) + " tokens of " + text_of(width_) +
-                 " bytes, as its .json file says, got " + text_of(file_->size()) + " bytes"};
+    return error{"expected " + std::to_string(tokens_) + " tokens of " + std::to_string(width_) +
+                 " bytes, as its .json file says, got " + std::to_string(file_->size()) + " bytes"};
   return success();
 }
 
@@ -148,9 +147,10 @@ status token_file::check_ids_of(std::uint64_t limit, std::string_view limit_name
     if (auto read = read_ids(*file_, begin, std::span{block}); !read) return read;
     const auto bad = std::find_if(block.begin(), block.end(), [&](Id id) { return id >= limit; });
     if (bad != block.end())
-      return error{"token " + text_of(begin + static_cast<std::uint64_t>(bad - block.begin())) +
+      return error{"token " +
+                   std::to_string(begin + static_cast<std::uint64_t>(bad - block.begin())) +
                    " is " + std::to_string(*bad) + ", but " + std::string{limit_name} +
-                   text_of(limit)};
+                   std::to_string(limit)};
     XXH64_update(hash.get(), block.data(), block.size() * sizeof(Id));
   }
   hash_ = XXH64_digest(hash.get());

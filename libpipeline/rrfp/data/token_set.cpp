@@ -78,8 +78,7 @@ class token_set final : public sample_set {
   }
 
   bool are_windows() const override {
-    return std::all_of(parts_.begin(), parts_.end(),
-                       [](const part& p) { return p.documents.empty(); });
+    return std::ranges::all_of(parts_, [](const part& p) { return p.documents.empty(); });
   }
   std::uint64_t fingerprint() const override { return fingerprint_; }
   std::string report() const override {
@@ -124,9 +123,7 @@ class token_set final : public sample_set {
   }
 
   const part& part_of(std::uint32_t sample) const {
-    const auto after = std::upper_bound(parts_.begin(), parts_.end(), sample,
-                                        [](std::uint64_t n, const part& p) { return n < p.first; });
-    return *std::prev(after);
+    return *std::prev(std::ranges::upper_bound(parts_, sample, {}, &part::first));
   }
 
   const std::uint32_t window_;

@@ -213,14 +213,12 @@ class forecaster {
   /// The recorded order on the costs of the others: what sends and gaps of the framework took more
   /// than the median is left out.
   outcome own_order(std::string name, const simulate::cost_model& costs) const {
-    outcome o{std::move(name), dispatch_mode::in_order, 0, 0, 0, false};
     measures all;
     for (const auto step : profile_.steps) {
       const auto plan = plan_of_order(steps_.at(step).order, step);
       if (const auto ran = simulate::run(plan, costs); ran) all.add(*ran);
     }
-    all.give(o);
-    return o;
+    return all.outcome_of(std::move(name), dispatch_mode::in_order);
   }
 
   /// Of the steps of an outcome.
@@ -240,9 +238,10 @@ class forecaster {
     static double busy_of(const simulate::report& ran) {
       return milliseconds(ran.makespan) * (1 - ran.bubble_fraction);
     }
-    void give(outcome& o) const {
-      o.step_ms = median(steps);
-      o.bubble = 1 - busy / std::accumulate(steps.begin(), steps.end(), 1e-9);
+    outcome outcome_of(std::string name, dispatch_mode mode, std::uint32_t slots = 0,
+                       bool assumes_split = false) const {
+      const auto took = std::accumulate(steps.begin(), steps.end(), 1e-9);
+      return {std::move(name), mode, slots, median(steps), 1 - busy / took, assumes_split};
     }
   };
 
@@ -305,7 +304,6 @@ class forecaster {
     const auto set = policies_.make(name, profile_.shape);
     if (!set) return set.failure();
     auto plan = plan_of(*set, profile_.shape, mode, slots);
-    outcome o{name, mode, slots, 0, 0, assumes_split(**set)};
     measures all;
     for (const auto step : profile_.steps) {
       plan.first = step;
@@ -313,8 +311,7 @@ class forecaster {
       if (!ran) return ran.failure();
       all.add(*ran);
     }
-    all.give(o);
-    return o;
+    return all.outcome_of(name, mode, slots, assumes_split(**set));
   }
 
   /// The same devices as two pipelines of half as many stages, if the numbers are even.
@@ -327,7 +324,6 @@ class forecaster {
     const auto set = policies_.make(policy, shape);
     if (!set) return set.failure();
     auto plan = plan_of(*set, shape, dispatch_mode::in_order, 0);
-    outcome o{"two replicas", dispatch_mode::in_order, 0, 0, 0, assumes_split(**set)};
     measures all;
     for (const auto step : profile_.steps) {
       plan.first = step;
@@ -339,13 +335,12 @@ class forecaster {
       if (!other) return other.failure();
       all.add(*one, *other);
     }
-    all.give(o);
     made_.notes.push_back(fmt::format(
         "two replicas: pipelines of {} with {} microbatches each, in the order of {}; each device "
         "holds the weights of two stages, and the exchange of gradients is left out.",
         shape.stages == 1 ? "one stage" : fmt::format("{} stages", shape.stages),
         shape.microbatches, policy));
-    return o;
+    return all.outcome_of("two replicas", dispatch_mode::in_order, 0, assumes_split(**set));
   }
 
   const report::traced_run& run_;

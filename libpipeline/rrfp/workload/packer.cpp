@@ -138,7 +138,7 @@ std::optional<packed_replicas> pack_step(std::span<const sample_work> samples,
   auto packed = pack_by_replica(samples, replicas, microbatches, tokens_max);
   if (!packed) packed = pack_by_microbatch(samples, replicas, microbatches, tokens_max);
   if (packed)
-    for (auto& parts : *packed) std::sort(parts.begin(), parts.end());
+    for (auto& parts : *packed) std::ranges::sort(parts);
   return packed;
 }
 
@@ -283,8 +283,8 @@ packed_step packer::next() {
     order_epoch();
   }
   for (auto& parts : *packed) {
-    for (auto& part : parts) std::sort(part.begin(), part.end());
-    std::sort(parts.begin(), parts.end());
+    for (auto& part : parts) std::ranges::sort(part);
+    std::ranges::sort(parts);
   }
   return packed_step{std::move(*packed), std::move(taken.delays)};
 }

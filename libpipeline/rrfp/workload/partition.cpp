@@ -37,7 +37,7 @@ std::vector<std::uint32_t> descending(std::span<const sample_work> samples, Valu
 }
 
 void sort_indices(sample_parts& parts) {
-  for (auto& part : parts) std::sort(part.begin(), part.end());
+  for (auto& part : parts) std::ranges::sort(part);
 }
 
 /// The work or the tokens of each part.
@@ -61,8 +61,7 @@ bool keeps(const sample_parts& parts, std::span<const sample_work> samples,
 }
 
 double largest(std::span<const sample_work> samples, const sample_parts& parts) {
-  const auto work = sums_of(&sample_work::work, samples, parts);
-  return *std::max_element(work.begin(), work.end());
+  return std::ranges::max(sums_of(&sample_work::work, samples, parts));
 }
 
 /// One part of a partial division: a list of samples that is linked through `next`.
@@ -171,7 +170,7 @@ std::optional<sample_parts> longest_first(std::span<const sample_work> samples, 
   for (const auto i : descending(samples, [](const sample_work& s) { return s.work; })) {
     // The last samples, which are the smallest, fill the parts that have too few.
     const bool must_fill = left-- == missing;
-    const auto to = std::find_if(by_work.begin(), by_work.end(), [&](std::uint32_t p) {
+    const auto to = std::ranges::find_if(by_work, [&](std::uint32_t p) {
       return tokens[p] <= limits.tokens_max && samples[i].tokens <= limits.tokens_max - tokens[p] &&
              (!must_fill || made[p].size() < limits.samples_min);
     });
@@ -290,8 +289,7 @@ void exchange(std::span<const sample_work> samples, sample_parts& parts,
     return true;
   };
   for (std::size_t n = 0; n < exchanges_per_part * parts.size() && pairs < pairs_max; ++n) {
-    const auto from =
-        static_cast<std::size_t>(std::max_element(work.begin(), work.end()) - work.begin());
+    const auto from = static_cast<std::size_t>(std::ranges::max_element(work) - work.begin());
     if (work[from] <= close_enough * mean) break;
     exchanged best{.larger = work[from]};
     const auto consider = [&](std::size_t to, std::uint32_t out, std::uint32_t in) {
@@ -353,8 +351,7 @@ std::optional<sample_parts> divide(std::span<const sample_work> samples, std::ui
 double imbalance(std::span<const double> work_of_parts) {
   const auto all = std::accumulate(work_of_parts.begin(), work_of_parts.end(), 0.0);
   if (all <= 0) return 1;
-  return *std::max_element(work_of_parts.begin(), work_of_parts.end()) *
-         static_cast<double>(work_of_parts.size()) / all;
+  return std::ranges::max(work_of_parts) * static_cast<double>(work_of_parts.size()) / all;
 }
 
 std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uint32_t stages,

@@ -61,10 +61,11 @@ status check_measured(std::span<const measured_work> measured) {
   if (measured.empty()) return error{"expected at least one measurement, got none"};
   for (std::size_t i = 0; i < measured.size(); ++i) {
     const auto& m = measured[i];
-    for (const auto& [name, value] :
-         {std::pair{"tokens", m.tokens}, std::pair{"token_squares", m.token_squares},
-          std::pair{"patches", m.patches}, std::pair{"patch_squares", m.patch_squares},
-          std::pair{"seconds", m.seconds}})
+    for (const auto& [name, value] : {std::pair{"tokens", m.tokens},
+                                      {"token_squares", m.token_squares},
+                                      {"patches", m.patches},
+                                      {"patch_squares", m.patch_squares},
+                                      {"seconds", m.seconds}})
       if (!std::isfinite(value) || value < 0)
         return error{"measurement " + std::to_string(i) + ": expected finite " + name +
                      " >= 0, got " + std::to_string(value)};
@@ -124,7 +125,7 @@ result<fitted_work> fit(std::span<const measured_work> measured) {
   auto smallest = std::numeric_limits<double>::infinity();
   for (unsigned chosen = 0; chosen < 1U << coefficients; ++chosen) {
     const auto solution = solve(matrix, right, chosen);
-    if (!solution || *std::min_element(solution->begin(), solution->end()) < 0) continue;
+    if (!solution || std::ranges::min(*solution) < 0) continue;
     // At the solution of the normal equations the residual is what they leave.
     auto residual = seconds_squares;
     for (std::size_t c = 0; c < coefficients; ++c) residual -= (*solution)[c] * right[c];
