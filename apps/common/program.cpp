@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -59,16 +60,12 @@ void write_stderr(std::string_view text) {
 /// A line of /proc/self/maps: "7f00-7f10 r--p 00000000 08:01 1234       /path/of the/file".
 /// Returns the path if the address lies in the mapping; else an empty text.
 std::string_view path_if_at(std::string_view line, std::uintptr_t address) {
-  std::uintptr_t bounds[2] = {0, 0};
-  std::size_t at = 0;
-  for (auto& bound : bounds) {
-    for (; at < line.size() && line[at] != '-' && line[at] != ' '; ++at)
-      bound = bound * 16 +
-              static_cast<std::uintptr_t>(line[at] <= '9' ? line[at] - '0' : line[at] - 'a' + 10);
-    ++at;
-  }
-  if (address < bounds[0] || address >= bounds[1]) return {};
-  const auto slash = line.find('/', at);
+  std::uintptr_t begin = 0, end = 0;
+  const auto* const line_end = line.data() + line.size();
+  const auto* const dash = std::from_chars(line.data(), line_end, begin, 16).ptr;
+  if (dash != line_end) std::from_chars(dash + 1, line_end, end, 16);
+  if (address < begin || address >= end) return {};
+  const auto slash = line.find('/');
   return slash == std::string_view::npos ? std::string_view{} : line.substr(slash);
 }
 
@@ -189,6 +186,16 @@ std::string describe(const CLI::App& app, const CLI::ParseError& e, int argc, ch
   return why + option_meant(*parsed) + "; see " + help + " --help";
 }
 
+/// "--json" after `--json ""`, as from a variable of the shell that is not set.
+std::string option_without_text(const CLI::App& app) {
+  for (const auto* option : app.get_options())
+    for (const auto& text : option->results())
+      if (text.empty() && option->get_name() != "--title") return option->get_name();
+  for (const auto* command : app.get_subcommands())
+    if (auto found = option_without_text(*command); !found.empty()) return found;
+  return {};
+}
+
 }  // namespace
 
 void run_program(const char* name, int argc, char** argv,
@@ -222,20 +229,6 @@ int end_with(const error& why) {
   print_error("{}: {}\n", name_of_program, why.message);
   return exit_code_of(why.kind);
 }
-
-namespace {
-
-/// "--json" after `--json ""`, as from a variable of the shell that is not set.
-std::string option_without_text(const CLI::App& app) {
-  for (const auto* option : app.get_options())
-    for (const auto& text : option->results())
-      if (text.empty() && option->get_name() != "--title") return option->get_name();
-  for (const auto* command : app.get_subcommands())
-    if (auto found = option_without_text(*command); !found.empty()) return found;
-  return {};
-}
-
-}  // namespace
 
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
   set_help(app, std::make_shared<narrow_help>());
