@@ -117,6 +117,12 @@ class outcome_sum {
 /// and what cannot be known in advance, such as a schedule that stalls.
 result<outcome> run_in_simulator(const cell& c);
 
+/// Runs a cell on the actor runtime in this process: every stage and every rank is an actor on an
+/// emulated device, each replica a session of its own, and time is real. Task and link times are
+/// those of the simulator, multiplied by the time scale; all else (mailboxes, decisions,
+/// coordination of ranks) is real. Several cells may run at once if the machine has spare cores.
+result<outcome> run_on_wall_clock(const cell& c);
+
 /// The outcomes of one engine for all cells of an experiment, in the order of the cells.
 struct engine_outcomes {
   engine_kind engine = engine_kind::simulator;

@@ -31,8 +31,7 @@ bool is_cell_key(std::string_view key) {
 }
 
 std::size_t experiment::run_index(std::string_view wanted) const {
-  const auto at =
-      std::find_if(runs.begin(), runs.end(), [&](const auto& r) { return r.name == wanted; });
+  const auto at = std::ranges::find(runs, wanted, &run_entry::name);
   RRFP_CHECK(at != runs.end(), "the name must be that of a run");
   return static_cast<std::size_t>(at - runs.begin());
 }

@@ -141,7 +141,7 @@ struct experiment {
   double time_scale = 1;
   /// Processes: of each job.
   std::uint32_t nodes = 2;
-  std::vector<std::uint64_t> seeds{1, 2, 3};
+  std::vector<std::uint32_t> seeds{1, 2, 3};
   /// Number of steps of each cell (train.steps).
   std::uint64_t steps = 3;
   /// Name of a run; empty: the first run.

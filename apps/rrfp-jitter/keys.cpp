@@ -15,14 +15,15 @@ using keys_of = job::basic_section_keys<Root, Section>;
 
 std::vector<job::basic_key<head_options>> make_head() {
   std::vector<job::basic_key<head_options>> table;
-  keys_of<head_options, head_options> keys{table, "", std::identity{}};
-  using o = head_options;
+  keys_of<head_options, experiment> keys{table, "", &head_options::made};
+  keys_of<head_options, head_options> base{table, "", std::identity{}};
+  using o = experiment;
   keys.text("name", &o::name, job::path_rule::none, "text",
             "Name of the experiment; default: the name of the file.");
-  keys.text("job", &o::job, job::path_rule::files, "a job file",
+  base.text("job", &head_options::job, job::path_rule::files, "a job file",
             "The job that the cells change; default: a job in which every key has its default.");
-  keys.choice(
-      "engine", &o::engine, {std::begin(engine_words), std::end(engine_words)},
+  base.choice(
+      "engine", &head_options::engine, {std::begin(engine_words), std::end(engine_words)},
       "Engine of the cells: the simulator, the actor runtime on emulated devices in one process, "
       "both of them, or jobs of several processes on this machine. The latter send messages of the "
       "model's size, and train the model of `job` if its `device.kind` is not `emulated`.");

@@ -10,15 +10,11 @@ namespace rrfp::experiment {
 /// The place in engine_words.
 enum class engine_choice : std::uint8_t {};
 
-/// The keys before the first table.
+/// What the keys before the first table say.
 struct head_options {
-  std::string name;
+  experiment made;
   std::string job;
   engine_choice engine = {};
-  std::uint32_t nodes = 2;
-  std::vector<std::uint32_t> seeds{1, 2, 3};
-  std::string baseline;
-  std::vector<std::string> ablation;
 };
 
 const job::key_table<head_options>& head_keys();

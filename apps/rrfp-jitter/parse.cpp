@@ -123,8 +123,7 @@ result<std::vector<entry>> read_entry(const table_entries& table, std::size_t ki
 
 // ---- the file
 
-struct draft {
-  experiment made;
+struct draft : head_options {
   job::job base;
   /// The places of the head's keys.
   provenance head;
@@ -166,12 +165,11 @@ status read_head(draft& d, const job::document& doc) {
   const auto& of_job = study::schema();
   for (const auto& e : doc.entries) {
     const auto from = at_line(source, e.line);
-    if (std::find(std::begin(kinds), std::end(kinds), e.path[0]) != std::end(kinds))
+    if (std::ranges::find(kinds, e.path[0]) != std::end(kinds))
       return from.blame(e.path[0],
                         "expected [[" + e.path[0] + "]] tables, got " + job::describe(e.content));
     if (!of_job.table().is_section(e.path[0])) {
-      const auto meant = std::find_if(of_job.keys().begin(), of_job.keys().end(),
-                                      [&](const auto& k) { return k.leaf() == e.name(); });
+      const auto meant = std::ranges::find(of_job.keys(), e.name(), &job::key::leaf);
       if (meant != of_job.keys().end() && head_keys().find(e.name()) == nullptr)
         return from.blame(e.name(), "unknown key, did you mean " + meant->path + "?");
       own.push_back(e);
@@ -179,12 +177,11 @@ status read_head(draft& d, const job::document& doc) {
     }
     if (auto set = add_job_key(settings, e, source); !set) return set;
   }
-  head_options o;
-  if (auto read = head_keys().read(o, own, source, d.head); !read) return read;
+  if (auto read = head_keys().read(d, own, source, d.head); !read) return read;
   d.base.train.steps = default_steps;
   d.base.device.kind = job::device_kind::emulated;
-  if (!o.job.empty()) {
-    const auto path = job::absolute_path(std::filesystem::path{source}.parent_path(), o.job);
+  if (!d.job.empty()) {
+    const auto path = job::absolute_path(std::filesystem::path{source}.parent_path(), d.job);
     auto loaded =
         job::load_job(path, policies::registry(), {}, job::job_use::simulate, study::schema());
     if (!loaded) return loaded.failure();
@@ -196,14 +193,9 @@ status read_head(draft& d, const job::document& doc) {
   d.base.source = source;
 
   auto& made = d.made;
-  if (!o.name.empty()) made.name = o.name;
-  made.engines = engines_of(engine_words[static_cast<std::size_t>(o.engine)]);
-  made.nodes = o.nodes;
+  made.engines = engines_of(engine_words[static_cast<std::size_t>(d.engine)]);
   made.time_scale = d.base.device.time_scale;
   made.steps = d.base.train.steps;
-  made.baseline = o.baseline;
-  made.ablation = o.ablation;
-  made.seeds.assign(o.seeds.begin(), o.seeds.end());
   if (made.seeds.empty()) return d.head.blame("seeds", "expected at least one, got none");
   for (auto at = made.seeds.begin(); at != made.seeds.end(); ++at)
     if (std::find(made.seeds.begin(), at, *at) != at)
@@ -218,7 +210,7 @@ status read_head(draft& d, const job::document& doc) {
 
 /// Whether the jobs themselves have jitter, which an experiment without weathers runs under.
 bool disturbs(const std::vector<workload_entry>& workloads) {
-  return std::any_of(workloads.begin(), workloads.end(), [](const auto& w) {
+  return std::ranges::any_of(workloads, [](const auto& w) {
     return simulate::disturbs_tasks(w.job.jitter) || simulate::disturbs_messages(w.job.jitter);
   });
 }
@@ -311,7 +303,7 @@ status check_measurable(const cell& c) {
                       "expected stages * tp * replicas <= " + std::to_string(ranks_max) + ", got " +
                           std::to_string(ranks));
   const auto is_zero = [](const std::vector<double>& list) {
-    return std::all_of(list.begin(), list.end(), [](double ms) { return ms == 0; });
+    return std::ranges::all_of(list, [](double ms) { return ms == 0; });
   };
   const bool has_preset = !study::options_of(j).cost.preset.empty();
   if (!has_preset && is_zero(j.cost.forward_ms) && is_zero(j.cost.backward_ms) &&
@@ -351,7 +343,7 @@ status check_names(const draft& d) {
   const auto known = [&](std::string_view key, const std::string& name) -> status {
     std::vector<std::string_view> names;
     for (const auto& r : d.made.runs) names.push_back(r.name);
-    if (std::find(names.begin(), names.end(), name) != names.end()) return success();
+    if (std::ranges::find(names, name) != names.end()) return success();
     return d.head.blame(key, "expected the name of a run, got " + in_quotes(name) +
                                  job::suggestion(name, names, "there are "));
   };

@@ -15,7 +15,6 @@
 #include <rrfp/base/check.hpp>
 
 #include "../common/console.hpp"
-#include "wall_clock_engine.hpp"
 
 namespace rrfp::apps {
 
@@ -196,7 +195,7 @@ result<std::vector<experiment::engine_outcomes>> run_cells(const experiment::exp
 result<experiment::outcome> run_cell(const experiment::cell& c) {
   switch (c.engine) {
     case engine_kind::simulator: return experiment::run_in_simulator(c);
-    case engine_kind::wall_clock: return wall_clock::run(c);
+    case engine_kind::wall_clock: return experiment::run_on_wall_clock(c);
     case engine_kind::processes: return run_in_processes(c);
   }
   RRFP_CHECK(false, "unknown engine");

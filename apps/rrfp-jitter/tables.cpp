@@ -19,12 +19,6 @@ namespace {
 using apps::table_rows;
 using apps::table_text;
 
-double total_ms(const experiment& e, const outcome* cells) {
-  double all = 0;
-  for (std::size_t i = 0; i < e.seeds.size(); ++i) all += cells[i].mean_ms();
-  return all;
-}
-
 /// The sample standard deviation; 0 of one value.
 double deviation(const std::vector<double>& values) {
   if (values.size() < 2) return 0;
@@ -91,15 +85,17 @@ summary summary_of(const experiment& e, const std::vector<outcome>& outcomes, st
   const auto* const cells = cells_of(e, outcomes, workload, weather, run);
   const auto seeds = static_cast<double>(e.seeds.size());
   summary s;
-  s.step_ms = total_ms(e, cells) / seeds;
   const auto* const baseline = cells_of(e, outcomes, workload, weather, e.run_index(e.baseline));
-  s.speed_up = total_ms(e, baseline) / total_ms(e, cells);
+  double own_ms = 0, baseline_ms = 0;
   std::vector<double> step_ms, speed_ups;
   for (std::size_t i = 0; i < e.seeds.size(); ++i) {
-    step_ms.push_back(cells[i].mean_ms());
-    speed_ups.push_back(baseline[i].mean_ms() / cells[i].mean_ms());
+    own_ms += step_ms.emplace_back(cells[i].mean_ms());
+    baseline_ms += baseline[i].mean_ms();
+    speed_ups.push_back(baseline[i].mean_ms() / step_ms.back());
     s.add(cells[i], seeds);
   }
+  s.step_ms = own_ms / seeds;
+  s.speed_up = baseline_ms / own_ms;
   s.step_ms_deviation = deviation(step_ms);
   s.speed_up_deviation = deviation(speed_ups);
   return s;
@@ -208,8 +204,8 @@ std::string paper_table(const experiment& e, const std::vector<outcome>& outcome
   std::vector<std::size_t> runs;
   for (std::size_t r = 0; r < e.runs.size(); ++r)
     if (e.runs[r].column != paper_column::none) runs.push_back(r);
-  const bool given = std::any_of(e.workloads.begin(), e.workloads.end(),
-                                 [](const auto& w) { return w.paper.in_order_s > 0; });
+  const bool given =
+      std::ranges::any_of(e.workloads, [](const auto& w) { return w.paper.in_order_s > 0; });
   if (runs.empty() || !given) return "";
   std::string text;
   for (std::size_t k = 0; k < e.weathers.size(); ++k) {

@@ -17,7 +17,7 @@ cell first_cell(const experiment& e) { return cell_at(e, 0, engine_kind::simulat
 TEST_CASE("a small experiment gets the defaults") {
   const auto e = good("[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
   CHECK(e.name == "x");
-  CHECK(e.seeds == std::vector<std::uint64_t>{1, 2, 3});
+  CHECK(e.seeds == std::vector<std::uint32_t>{1, 2, 3});
   CHECK(e.steps == 3);
   CHECK(e.engines == std::vector{engine_kind::simulator});
   REQUIRE(e.runs.size() == 1);

@@ -1,6 +1,6 @@
 /// Compares the runtime on emulated devices with the simulator on the same cells. Time bounds are
 /// wide because machines are shared; bench/paper compares closely.
-#include "wall_clock_engine.hpp"
+#include "cell.hpp"
 
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/policies/registry.hpp>
@@ -25,7 +25,7 @@ void emulate(cell& c) {
 
 outcome measured(cell c) {
   emulate(c);
-  const auto ran = run(c);
+  const auto ran = run_on_wall_clock(c);
   INFO((ran ? "" : ran.message()));
   REQUIRE(ran.ok());
   return *ran;
@@ -119,7 +119,7 @@ TEST_CASE("an order that stalls is refused before it runs") {
   c.job.dispatch.policy = "gpipe";
   c.job.dispatch.slot_bytes = 1;
   emulate(c);
-  const auto ran = run(c);
+  const auto ran = run_on_wall_clock(c);
   REQUIRE_FALSE(ran.ok());
   CHECK_THAT(ran.message(), Catch::Matchers::Contains("stalled"));
 }
