@@ -29,8 +29,8 @@ std::string content_of(std::string_view key, const std::string& path) {
   std::ifstream file{path, std::ios::binary};
   std::ostringstream content;
   content << file.rdbuf();
-  return " " + std::string{key} + "=" +
-         (file.is_open() ? checksum(content.view()) : path + ": cannot be read");
+  return fmt::format(" {}={}", key,
+                     file.is_open() ? checksum(content.view()) : path + ": cannot be read");
 }
 
 }  // namespace
@@ -69,18 +69,18 @@ cell cell_at(const experiment& e, std::size_t number, engine_kind engine) {
 }
 
 std::string description_of(const cell& c) {
-  auto text = "v" + std::to_string(description_version) + " engine=" + std::string{name(c.engine)} +
-              " hint=" + std::string{name(c.hint)};
+  auto text =
+      fmt::format("v{} engine={} hint={}", description_version, name(c.engine), name(c.hint));
   const bool is_real = c.engine == engine_kind::processes;
   for (const auto& s : job::changes(c.job))
-    if (is_real || is_cell_key(s.key)) text += " " + s.key + "=" + s.value;
-  if (is_real) text += " nodes=" + std::to_string(c.nodes);
+    if (is_real || is_cell_key(s.key)) text += fmt::format(" {}={}", s.key, s.value);
+  if (is_real) text += fmt::format(" nodes={}", c.nodes);
   if (const auto& f = c.fault; f.kind != fault_kind::none)
-    text += " fault=" + std::string{name(f.kind)} + " node=" + std::to_string(f.node) +
-            " step=" + std::to_string(f.step) + " seconds=" + std::to_string(f.seconds);
+    text += fmt::format(" fault={} node={} step={} seconds={:f}", name(f.kind), f.node, f.step,
+                        f.seconds);
   if (c.agreement != rank_agreement::arrivals)
-    text += " agreement=" + std::string{name(c.agreement)} +
-            " gather_ms=" + job::to_toml({c.gather_ms});
+    text +=
+        fmt::format(" agreement={} gather_ms={}", name(c.agreement), job::to_toml({c.gather_ms}));
   const auto& policy = c.job.dispatch.policy;
   for (const std::string kind : {"table", "lib"})
     if (policy.starts_with(kind + ":")) text += content_of(kind, policy.substr(kind.size() + 1));

@@ -139,12 +139,6 @@ int print_losses(const experiment::experiment& e, const options& wanted) {
   return exit_done;
 }
 
-/// Applies the options that override the file.
-void set_engines(experiment::experiment& e, const options& wanted) {
-  if (!wanted.engine.empty()) e.engines = experiment::engines_of(wanted.engine);
-  if (wanted.time_scale) e.time_scale = *wanted.time_scale;
-}
-
 int run(int argc, char** argv) {
   CLI::App app{
       "Runs an experiment: each workload with each run (policy, mode and limits) under\neach "
@@ -188,7 +182,8 @@ int run(int argc, char** argv) {
   auto e = experiment::load_experiment(wanted.experiment);
   if (!e) return apps::end_with(e.failure());
   if (asks_for_losses) return print_losses(*e, wanted);
-  set_engines(*e, wanted);
+  if (!wanted.engine.empty()) e->engines = experiment::engines_of(wanted.engine);
+  e->time_scale = wanted.time_scale.value_or(e->time_scale);
   if (wanted.cell) return print_cell(*e, *wanted.cell);
   apps::interrupt_watch watch;
   return run_all(*e, wanted, watch);

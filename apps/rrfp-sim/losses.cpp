@@ -72,6 +72,36 @@ std::vector<loss_row> best_of(const loss_report& r) {
   return best;
 }
 
+// In pixels.
+constexpr double width = 740, left = 40, right = 600, top = svg::heading_height + 8, bottom = 340,
+                 height = 390;
+constexpr std::array colours{"#3f7fc8", "#4fa58a", "#8a93a3", "#e39234"};  ///< by way
+
+constexpr std::string_view small = " font-size=\"10\" fill=\"#55606f\" text-anchor=\"middle\"";
+
+/// Hours on a logarithmic axis; percent on a linear one.
+struct axes {
+  double least;
+  double most;
+  double floor;
+
+  double x(double hours) const {
+    return least == most ? (left + right) / 2
+                         : left + std::log(hours / least) / std::log(most / least) * (right - left);
+  }
+  double y(double percent) const {
+    return bottom - (percent - floor) / (100 - floor) * (bottom - top);
+  }
+};
+
+axes axes_of(const std::vector<loss_row>& rows) {
+  double least = 100;
+  for (const auto& row : rows)
+    if (row.why_not.empty()) least = std::min(least, row.costs.useful * 100);
+  return {rows.front().mtbf_hours, rows.back().mtbf_hours,
+          std::min(std::floor(least / 10) * 10, 90.0)};
+}
+
 }  // namespace
 
 result<loss_report> losses_of(job::job j, const loss_options& wanted, std::uint64_t steps) {
@@ -195,40 +225,6 @@ std::string json_of(const loss_report& r,
   if (r.slowdown) report["slowdown"] = *r.slowdown;
   return report.dump(-1, ' ', false, json::error_handler_t::replace);
 }
-
-namespace {
-
-// In pixels.
-constexpr double width = 740, left = 40, right = 600, top = svg::heading_height + 8, bottom = 340,
-                 height = 390;
-constexpr std::array colours{"#3f7fc8", "#4fa58a", "#8a93a3", "#e39234"};  ///< by way
-
-constexpr std::string_view small = " font-size=\"10\" fill=\"#55606f\" text-anchor=\"middle\"";
-
-/// Hours on a logarithmic axis; percent on a linear one.
-struct axes {
-  double least;
-  double most;
-  double floor;
-
-  double x(double hours) const {
-    return least == most ? (left + right) / 2
-                         : left + std::log(hours / least) / std::log(most / least) * (right - left);
-  }
-  double y(double percent) const {
-    return bottom - (percent - floor) / (100 - floor) * (bottom - top);
-  }
-};
-
-axes axes_of(const std::vector<loss_row>& rows) {
-  double least = 100;
-  for (const auto& row : rows)
-    if (row.why_not.empty()) least = std::min(least, row.costs.useful * 100);
-  return {rows.front().mtbf_hours, rows.back().mtbf_hours,
-          std::min(std::floor(least / 10) * 10, 90.0)};
-}
-
-}  // namespace
 
 std::string chart_of(const loss_report& r) {
   const auto at = axes_of(r.rows);

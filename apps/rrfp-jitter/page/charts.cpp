@@ -199,15 +199,11 @@ std::string speed_up_charts(const page_data& x, std::size_t weather) {
 std::string ablation_charts(const page_data& x, std::size_t weather) {
   const auto& e = x.source();
   if (e.ablation.empty()) return "";
-  double least = 1;
-  double most = 1;
+  spread gains{1, 1};
   for (std::size_t w = 0; w < x.workloads(); ++w)
-    for (std::size_t i = 0; i < e.ablation.size(); ++i) {
-      least = std::min(least, x.gained(w, weather, i));
-      most = std::max(most, x.gained(w, weather, i));
-    }
+    for (std::size_t i = 0; i < e.ablation.size(); ++i) gains.include(x.gained(w, weather, i));
   const std::vector<std::string_view> names{e.ablation.begin(), e.ablation.end()};
-  const auto s = scale_for(least, most, names_width(names), panel_width - 104);
+  const auto s = scale_for(gains.least, gains.most, names_width(names), panel_width - 104);
   std::string out = "<div class=\"panels\">\n";
   for (std::size_t w = 0; w < x.workloads(); ++w) {
     std::string rows;

@@ -24,6 +24,16 @@ status check_messages(const job::job& j, const job::provenance& from) {
     return from.blame(
         "dispatch.lookahead",
         "expected 0 with dispatch.messages = \"blocking\", got " + std::to_string(d.lookahead));
+  // Replicas that run each other's microbatches.
+  for (const auto& [key, word, is_set] :
+       {std::tuple{"pipeline.shares", "measured", j.pipeline.shares == job::share_kind::measured},
+        {"recovery.without_replacement", "reroute",
+         j.recovery.without_replacement == job::loss_kind::reroute}})
+    if (is_set)
+      return from.blame(
+          key,
+          job::in_quotes(word) + " expects dispatch.messages = \"asynchronous\", got \"blocking\"",
+          "dispatch.messages");
   return success();
 }
 
@@ -41,21 +51,6 @@ status check_run_ahead(const job::job& j, const job::provenance& from) {
                                     {"dispatch.slot_bytes", d.slot_bytes != 0},
                                     {"dispatch.early_forwards", d.early_forwards != 0}})
     if (is_set) return refused("with " + std::string{key});
-  return success();
-}
-
-/// Replicas that run each other's microbatches.
-status check_sharing(const job::job& j, const job::provenance& from) {
-  if (!blocks_messages(j)) return success();
-  for (const auto& [key, word, is_set] :
-       {std::tuple{"pipeline.shares", "measured", j.pipeline.shares == job::share_kind::measured},
-        {"recovery.without_replacement", "reroute",
-         j.recovery.without_replacement == job::loss_kind::reroute}})
-    if (is_set)
-      return from.blame(
-          key,
-          job::in_quotes(word) + " expects dispatch.messages = \"asynchronous\", got \"blocking\"",
-          "dispatch.messages");
   return success();
 }
 
@@ -163,8 +158,8 @@ status check_preset(const job::job& j, const job::provenance& from) {
 }  // namespace
 
 status check(const job::job& j, const job::provenance& from) {
-  for (const auto holds : {check_messages, check_run_ahead, check_sharing, check_faults,
-                           check_unused_costs, check_preset})
+  for (const auto holds :
+       {check_messages, check_run_ahead, check_faults, check_unused_costs, check_preset})
     if (auto held = holds(j, from); !held) return held;
   return success();
 }

@@ -132,6 +132,21 @@ std::vector<std::uint32_t> divided_by(job::cut_kind kind, const std::vector<part
   return at;
 }
 
+status check_cut(const model& m, const layout& l) {
+  const auto text = [](std::size_t n) { return std::to_string(n); };
+  const auto parts = divided_by(l.cut.kind, parts_of(m)).size();
+  if (parts < l.stages)
+    return error{"expected at most as many stages as " + m.name + " has " +
+                 (counts_all_parts(l.cut.kind) ? "parts" : "layers") + ", " + text(parts) +
+                 ", got " + text(l.stages)};
+  if (l.cut.kind != job::cut_kind::given) return success();
+  const auto& layers = l.cut.layers;
+  RRFP_CHECK(layers.size() == l.stages, "every stage has a number of layers");
+  const auto all = std::accumulate(layers.begin(), layers.end(), std::size_t{0});
+  if (all == parts) return success();
+  return error{"expected all " + text(parts) + " layers of " + m.name + ", got " + text(all)};
+}
+
 }  // namespace
 
 part_cost& part_cost::operator+=(const part_cost& other) {
@@ -192,25 +207,6 @@ std::uint64_t parameters_of(const model& m, part_kind part) {
   }
   RRFP_CHECK(false, "unknown part");
 }
-
-namespace {
-
-status check_cut(const model& m, const layout& l) {
-  const auto text = [](std::size_t n) { return std::to_string(n); };
-  const auto parts = divided_by(l.cut.kind, parts_of(m)).size();
-  if (parts < l.stages)
-    return error{"expected at most as many stages as " + m.name + " has " +
-                 (counts_all_parts(l.cut.kind) ? "parts" : "layers") + ", " + text(parts) +
-                 ", got " + text(l.stages)};
-  if (l.cut.kind != job::cut_kind::given) return success();
-  const auto& layers = l.cut.layers;
-  RRFP_CHECK(layers.size() == l.stages, "every stage has a number of layers");
-  const auto all = std::accumulate(layers.begin(), layers.end(), std::size_t{0});
-  if (all == parts) return success();
-  return error{"expected all " + text(parts) + " layers of " + m.name + ", got " + text(all)};
-}
-
-}  // namespace
 
 result<pipeline_cost> pipeline_cost::make(model m, const machine& on, layout l) {
   RRFP_CHECK(l.stages > 0 && l.tp > 0 && l.replicas > 0 && l.samples > 0,

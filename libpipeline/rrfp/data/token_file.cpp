@@ -79,18 +79,15 @@ status widen(const input_file& file, std::uint64_t first, std::span<std::int64_t
 
 result<std::unique_ptr<const token_file>> token_file::open(const std::string& path,
                                                            std::uint32_t model_vocabulary) {
-  const auto error_in = [](const std::string& file, const std::string& why) {
-    return error{file + ": " + why};
-  };
-  if (!path.ends_with(".bin")) return error_in(path, "expected a name that ends in .bin");
+  if (!path.ends_with(".bin")) return error{path + ": expected a name that ends in .bin"};
   std::unique_ptr<token_file> made{new token_file};
   auto file = input_file::open(path);
-  if (!file) return error_in(path, file.message());
+  if (!file) return within(path, file.failure());
   made->file_ = std::move(*file);
   const auto sidecar = sidecar_of(path);
-  if (auto read = made->read_sidecar(sidecar); !read) return error_in(sidecar, read.message());
-  if (auto good = made->check_size(); !good) return error_in(path, good.message());
-  if (auto good = made->check_ids(model_vocabulary); !good) return error_in(path, good.message());
+  if (auto read = made->read_sidecar(sidecar); !read) return within(sidecar, read.failure());
+  if (auto good = made->check_size(); !good) return within(path, good.failure());
+  if (auto good = made->check_ids(model_vocabulary); !good) return within(path, good.failure());
   return std::unique_ptr<const token_file>{std::move(made)};
 }
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <unordered_map>
 
+#include <rrfp/base/enum_names.hpp>
 #include <rrfp/base/statistics.hpp>
 
 namespace rrfp::report {
@@ -159,10 +160,9 @@ std::set<step_id> whole_steps(const traced_run& run) {
 }  // namespace
 
 std::string_view name(idle_cause s) {
-  constexpr std::array<std::string_view, idle_causes> names{
-      "activation", "gradient", "memory", "ranks behind",
-      "launch gap", "head",     "tail",   "between steps"};
-  return names[static_cast<std::size_t>(s)];
+  return name_in({"activation", "gradient", "memory", "ranks behind", "launch gap", "head", "tail",
+                  "between steps"},
+                 s);
 }
 
 std::size_t timeline::number_of(replica_id r, stage_id s, rank_id rank) const {
