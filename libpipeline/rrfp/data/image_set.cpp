@@ -1,6 +1,7 @@
 #include "sample_set.hpp"
 
 #include <filesystem>
+#include <functional>
 #include <stdexcept>
 #include <utility>
 
@@ -29,19 +30,15 @@ class image_set final : public sample_set {
         captions_(std::move(captions)) {}
 
   status read(const std::vector<std::string>& paths) {
-    auto all = lines_.read(
-        paths, [&](std::string_view line, const line_place& place) { return add(line, place); });
-    if (!all) return all;
+    if (auto all = lines_.read(paths, std::bind_front(&image_set::add, this)); !all) return all;
     if (places_.empty()) return filter_.no_samples_error(paths);
     return success();
   }
 
   std::uint32_t count() const override { return captions_.count(); }
   sample_size size(std::uint32_t sample) const override { return captions_.size(sample); }
-  void append_image_sizes(std::uint32_t sample,
-                          std::vector<compute::image_size>& to) const override {
-    const auto sizes = captions_.images(sample);
-    to.insert(to.end(), sizes.begin(), sizes.end());
+  std::span<const compute::image_size> image_sizes(std::uint32_t sample) const override {
+    return captions_.images(sample);
   }
 
   void load(std::uint32_t sample, std::span<std::int64_t> inputs, std::span<std::int64_t> targets,

@@ -1,5 +1,6 @@
 #include "sample_set.hpp"
 
+#include <functional>
 #include <stdexcept>
 #include <utility>
 
@@ -23,9 +24,7 @@ class jsonl_set final : public sample_set {
       : text_key_(config.data.text_key), end_token_(config.end_token), filter_(config.data) {}
 
   status read(const std::vector<std::string>& paths) {
-    auto all = lines_.read(
-        paths, [&](std::string_view line, const line_place& place) { return add(line, place); });
-    if (!all) return all;
+    if (auto all = lines_.read(paths, std::bind_front(&jsonl_set::add, this)); !all) return all;
     if (documents_.empty()) return filter_.no_samples_error(paths);
     return success();
   }

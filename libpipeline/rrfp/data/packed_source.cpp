@@ -161,7 +161,8 @@ compute::microbatch_layout packed_source::layout_of(
   compute::microbatch_layout layout;
   for (const auto n : samples) {
     layout.lengths.push_back(samples_->size(n).tokens);
-    samples_->append_image_sizes(n, layout.images);
+    const auto sizes = samples_->image_sizes(n);
+    layout.images.insert(layout.images.end(), sizes.begin(), sizes.end());
   }
   return layout;
 }

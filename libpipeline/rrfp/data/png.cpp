@@ -10,43 +10,37 @@ namespace rrfp::data {
 
 namespace {
 
-/// State of libpng's callbacks.
-struct read_state {
-  std::span<const std::uint8_t> rest;
-  char message[128] = {};  ///< of the error that ended the read
-};
-
-[[noreturn]] void store_error(png_structp png, png_const_charp message) {
-  auto& state = *static_cast<read_state*>(png_get_error_ptr(png));
-  std::snprintf(state.message, sizeof state.message, "%s", message);
-  png_longjmp(png, 1);
-}
-
-void ignore_warning(png_structp, png_const_charp) {}
-
-void read_bytes(png_structp png, png_bytep to, png_size_t bytes) {
-  auto& state = *static_cast<read_state*>(png_get_io_ptr(png));
-  if (bytes > state.rest.size()) png_error(png, "the file ends early");
-  std::copy_n(state.rest.begin(), bytes, to);
-  state.rest = state.rest.subspan(bytes);
-}
-
 /// Frees libpng's memory on every path.
 struct png_reader {
-  read_state state;
+  std::span<const std::uint8_t> rest;
+  char message[128] = {};  ///< of the error that ended the read
   png_structp png;
   png_infop info;
 
   explicit png_reader(std::span<const std::uint8_t> bytes)
-      : state{bytes},
-        png(png_create_read_struct(PNG_LIBPNG_VER_STRING, &state, store_error, ignore_warning)),
+      : rest(bytes),
+        png(png_create_read_struct(PNG_LIBPNG_VER_STRING, this, store_error, ignore_warning)),
         info(png == nullptr ? nullptr : png_create_info_struct(png)) {}
   png_reader(const png_reader&) = delete;
   png_reader& operator=(const png_reader&) = delete;
   ~png_reader() { png_destroy_read_struct(&png, &info, nullptr); }
 
   bad_sample fault() const {
-    return {bad_reason::corrupt_image, std::string{"the PNG does not decode: "} + state.message};
+    return {bad_reason::corrupt_image, std::string{"the PNG does not decode: "} + message};
+  }
+
+  // libpng's callbacks.
+  [[noreturn]] static void store_error(png_structp png, png_const_charp what) {
+    auto& in = *static_cast<png_reader*>(png_get_error_ptr(png));
+    std::snprintf(in.message, sizeof in.message, "%s", what);
+    png_longjmp(png, 1);
+  }
+  static void ignore_warning(png_structp, png_const_charp) {}
+  static void read_bytes(png_structp png, png_bytep to, png_size_t bytes) {
+    auto& in = *static_cast<png_reader*>(png_get_io_ptr(png));
+    if (bytes > in.rest.size()) png_error(png, "the file ends early");
+    std::copy_n(in.rest.begin(), bytes, to);
+    in.rest = in.rest.subspan(bytes);
   }
 };
 
@@ -65,7 +59,7 @@ bool read_samples(png_reader& in, png_samples& to, compute::image_size expected)
   auto* const png = in.png;
   auto* const info = in.info;
   if (setjmp(png_jmpbuf(png)) != 0) return false;
-  png_set_read_fn(png, &in.state, read_bytes);
+  png_set_read_fn(png, &in, png_reader::read_bytes);
   // No chunk but those of the pixels: libpng would allocate as much as a text claims to have.
   png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_read_info(png, info);

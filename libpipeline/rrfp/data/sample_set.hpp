@@ -30,9 +30,10 @@ class sample_set {
   virtual std::uint32_t count() const = 0;
   /// Cheap: reads the index only.
   virtual sample_size size(std::uint32_t sample) const = 0;
-  /// Appends the sizes of the sample's images. Cheap.
-  virtual void append_image_sizes(std::uint32_t /*sample*/,
-                                  std::vector<compute::image_size>& /*to*/) const {}
+  /// The sizes of the sample's images. Cheap.
+  virtual std::span<const compute::image_size> image_sizes(std::uint32_t /*sample*/) const {
+    return {};
+  }
   /// Fills `inputs` and `targets`, size(sample).tokens each, and appends the images unless `images`
   /// is null. May throw a std::exception whose message names file and line.
   virtual void load(std::uint32_t sample, std::span<std::int64_t> inputs,

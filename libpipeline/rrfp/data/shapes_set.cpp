@@ -39,10 +39,8 @@ class shapes_set final : public sample_set {
 
   std::uint32_t count() const override { return captions_.count(); }
   sample_size size(std::uint32_t sample) const override { return captions_.size(sample); }
-  void append_image_sizes(std::uint32_t sample,
-                          std::vector<compute::image_size>& to) const override {
-    const auto sizes = captions_.images(sample);
-    to.insert(to.end(), sizes.begin(), sizes.end());
+  std::span<const compute::image_size> image_sizes(std::uint32_t sample) const override {
+    return captions_.images(sample);
   }
 
   void load(std::uint32_t sample, std::span<std::int64_t> inputs, std::span<std::int64_t> targets,
