@@ -251,18 +251,17 @@ error in_cell(error e, const cell& c) {
 /// What only real jobs can do, and what they cannot.
 status check_processes(const cell& c) {
   const auto& f = c.fault;
+  const auto wrong = [&](const std::string& what) {
+    return error{c.job.source + ": weather " + in_quotes(c.weather) + ": fault." + what};
+  };
   if (c.engine != engine_kind::processes) {
     if (f.kind == fault_kind::none) return success();
-    return error{c.job.source + ": weather " + in_quotes(c.weather) +
-                 ": fault.kind: expected engine = \"processes\", got another one"};
+    return wrong("kind: expected engine = \"processes\", got another one");
   }
   if (c.hint != hint_quality::own)
     return error{c.job.source + ": run " + in_quotes(c.run) +
                  ": hint: expected \"own\" with engine = \"processes\", got " +
                  in_quotes(name(c.hint))};
-  const auto wrong = [&](const std::string& what) {
-    return error{c.job.source + ": weather " + in_quotes(c.weather) + ": fault." + what};
-  };
   if (f.kind == fault_kind::none) return success();
   if (f.node >= c.nodes)
     return wrong("node: expected a number below " + std::to_string(c.nodes) +

@@ -68,11 +68,7 @@ void blocking_transport::deliver(message m, const actors::message_sink& sink) {
     return (said & received_bit) != 0 ? received(key) : posted(key);
   }
   sink(std::move(m));
-  if (!is_input(header.kind)) return;
-  if (is_here(header.from))
-    received(key_of(header));
-  else
-    inner_->send(signal_about(header, true));
+  if (is_input(header.kind)) tell_sender(header, true);
 }
 
 void blocking_transport::close() {
@@ -133,16 +129,14 @@ void blocking_transport::send_output(message m, std::function<void()> go_on) {
   inner_->send(std::move(m));
 }
 
-void blocking_transport::post_receive(const message_header& header) {
-  if (is_here(header.from))
-    posted(key_of(header));
-  else
-    inner_->send(signal_about(header, false));
-}
-
-bool blocking_transport::is_here(const rank_address& a) {
-  const std::lock_guard lock{mutex_};
-  return here_.contains(a);
+void blocking_transport::tell_sender(const message_header& input, bool is_received) {
+  bool is_here = false;
+  {
+    const std::lock_guard lock{mutex_};
+    is_here = here_.contains(input.from);
+  }
+  if (!is_here) return inner_->send(signal_about(input, is_received));
+  is_received ? received(key_of(input)) : posted(key_of(input));
 }
 
 void blocking_transport::posted(const message_key& key) {

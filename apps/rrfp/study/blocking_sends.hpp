@@ -58,7 +58,7 @@ class blocking_transport final : public actors::transport, public actors::output
   /// of the transport.
   void send_output(actors::message m, std::function<void()> go_on) override;
   /// Once for each message.
-  void post_receive(const message_header& header);
+  void post_receive(const message_header& input) { tell_sender(input, false); }
 
  private:
   /// The sender is not part of it.
@@ -75,7 +75,8 @@ class blocking_transport final : public actors::transport, public actors::output
   };
 
   static message_key key_of(const message_header& h);
-  bool is_here(const rank_address& a);
+  /// That the receive of an input is posted, or that the input was received.
+  void tell_sender(const message_header& input, bool is_received);
   /// Posts the receive of the rank's next F or B, if its input is from another stage.
   void post_next(const rank_address& rank, step_id step);
   void deliver(actors::message m, const actors::message_sink& sink);

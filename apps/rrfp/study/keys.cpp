@@ -163,13 +163,9 @@ void add_experts(std::vector<job::key>& table) {
 
 std::vector<job::key> keys() {
   std::vector<job::key> table;
-  add_dispatch(table);
-  add_jitter(table);
-  add_cost(table);
-  add_machine(table);
-  add_images(table);
-  add_texts(table);
-  add_experts(table);
+  for (auto* const add :
+       {add_dispatch, add_jitter, add_cost, add_machine, add_images, add_texts, add_experts})
+    add(table);
   return table;
 }
 
