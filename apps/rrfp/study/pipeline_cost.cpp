@@ -36,13 +36,11 @@ struct work {
 /// Without experts.
 work layer_work(const block& b, double tokens, double token_squares, std::uint32_t tp) {
   const auto own = parameters(b) - b.experts * feed_forward_parameters(b);
-  work w;
-  w.matrix_flops = matrix_flops(own, tokens) / tp;
-  w.attention_flops = attention_flops_of_squares(b, token_squares) / tp;
-  w.weight_count = static_cast<double>(own) / tp;
-  w.activation_bytes = tokens * activation_bytes_per_token(b, tp);
-  w.reduced_bytes = tokens * b.hidden * fp16_bytes;
-  return w;
+  return {.matrix_flops = matrix_flops(own, tokens) / tp,
+          .attention_flops = attention_flops_of_squares(b, token_squares) / tp,
+          .weight_count = static_cast<double>(own) / tp,
+          .activation_bytes = tokens * activation_bytes_per_token(b, tp),
+          .reduced_bytes = tokens * b.hidden * fp16_bytes};
 }
 
 /// On the slowest, and the fullest, of the ranks that share the experts.
@@ -87,11 +85,9 @@ bool is_layer(part_kind part) {
 
 /// A matrix and its input; all-reduces are negligible.
 work matrix_work(std::uint64_t parameters, double tokens, double width, std::uint32_t tp) {
-  work w;
-  w.matrix_flops = matrix_flops(parameters, tokens) / tp;
-  w.weight_count = static_cast<double>(parameters) / tp;
-  w.activation_bytes = tokens * width * fp16_bytes;
-  return w;
+  return {.matrix_flops = matrix_flops(parameters, tokens) / tp,
+          .weight_count = static_cast<double>(parameters) / tp,
+          .activation_bytes = tokens * width * fp16_bytes};
 }
 
 work work_of(const model& m, part_kind part, const load& l, std::uint32_t tp) {
@@ -177,7 +173,6 @@ part_cost cost_of(const model& m, part_kind part, const load& l, std::uint32_t t
   const auto weights = w.weight_count * fp16_bytes;
   const auto fixed = is_layer(part) ? on.layer_us * 1e-6 : 0;
   const auto reduces = is_layer(part) ? 2 * all_reduce_s(on.within(), w.reduced_bytes, tp) : 0;
-  part_cost c;
   const auto pass_bytes = weights + 2 * w.activation_bytes;
   const auto forward = kernel_s(on, w.matrix_flops + w.attention_flops, pass_bytes);
   const auto backward = kernel_s(on, w.matrix_flops + 2 * w.attention_flops, pass_bytes);
@@ -189,11 +184,10 @@ part_cost cost_of(const model& m, part_kind part, const load& l, std::uint32_t t
     if (!shares.empty()) shares = shares.subspan(std::size_t{layer} * b.experts, b.experts);
     routed = work_of_experts(b, tokens_of(m, l), shares, tp, on);
   }
-  c.forward_ms = 1e3 * (fixed + forward + routed.pass_s + reduces);
-  c.backward_ms = 1e3 * (fixed + backward + routed.pass_s + reduces);
-  c.weight_ms = 1e3 * (fixed + weight + routed.weight_s);
-  c.activation_bytes = w.activation_bytes + routed.activation_bytes;
-  return c;
+  return {.forward_ms = 1e3 * (fixed + forward + routed.pass_s + reduces),
+          .backward_ms = 1e3 * (fixed + backward + routed.pass_s + reduces),
+          .weight_ms = 1e3 * (fixed + weight + routed.weight_s),
+          .activation_bytes = w.activation_bytes + routed.activation_bytes};
 }
 
 std::uint64_t parameters_of(const model& m, part_kind part) {
@@ -218,9 +212,8 @@ result<pipeline_cost> pipeline_cost::make(model m, const machine& on, layout l) 
 
 pipeline_cost::pipeline_cost(model m, const machine& on, layout l)
     : model_(std::move(m)), on_(on), layout_(std::move(l)), parts_(parts_of(model_)) {
-  load mean{.samples = layout_.samples, .images = layout_.mean_images};
-  mean.tokens = layout_.mean_tokens;
-  mean.token_squares = mean.tokens * mean.tokens / layout_.samples;
+  const load mean{layout_.samples, layout_.mean_images, layout_.mean_tokens,
+                  layout_.mean_tokens * layout_.mean_tokens / layout_.samples};
   const auto divided = divided_by(layout_.cut.kind, parts_);
   std::vector<double> costs;
   for (const auto i : divided)
@@ -306,18 +299,17 @@ result<std::shared_ptr<const pipeline_cost>> workload_of(const job::job& j) {
   RRFP_CHECK(model, "a checked job has a known preset");
   if (model->text.positions == 0 && o.cost.sequence_tokens != 0)
     model->sequence_tokens = o.cost.sequence_tokens;
-  layout l;
-  l.stages = j.pipeline.stages;
-  l.tp = j.pipeline.tp;
-  l.replicas = j.pipeline.replicas;
-  l.samples = o.cost.samples;
-  l.mean_images = static_cast<std::uint32_t>(std::lround(o.images.mean * o.cost.samples));
+  layout l{.stages = j.pipeline.stages,
+           .tp = j.pipeline.tp,
+           .replicas = j.pipeline.replicas,
+           .samples = o.cost.samples,
+           .mean_images = static_cast<std::uint32_t>(std::lround(o.images.mean * o.cost.samples)),
+           .cut = j.pipeline.cuts};
   if (o.texts.spread != text_spread::padded) {
     l.mean_tokens = mean_text(o.texts) * o.cost.samples;
     if (model->images)
       l.mean_tokens += double{1} * l.mean_images * model->images->tokens_per_image();
   }
-  l.cut = j.pipeline.cuts;
   for (std::uint32_t s = 0; s < l.stages; ++s) l.speeds.push_back(job::speed_of(j, stage_id{s}));
   auto cost = pipeline_cost::make(std::move(*model), o.machine, std::move(l));
   if (!cost) return cost.failure();

@@ -147,7 +147,7 @@ std::vector<placed_record> records_of(const rank_tasks& r, rank_position at,
       seen = {{t.kind, t.virtual_stage, t.microbatch}};
       ++step;
     }
-    placed_record made;
+    auto& made = records.emplace_back();
     made.replica = replica_id{at.replica};
     made.stage = stage_id{at.stage};
     made.step = step_id{step};
@@ -158,7 +158,6 @@ std::vector<placed_record> records_of(const rank_tasks& r, rank_position at,
     made.begin = t.begin;
     made.end = t.end;
     made.arrived = t.arrived;
-    records.push_back(made);
   }
   return records;
 }

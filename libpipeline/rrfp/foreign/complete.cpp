@@ -197,14 +197,7 @@ class stage_filler {
 
  private:
   void wait_for(const report::traced_task& t, wait_cause why, nanoseconds begin) {
-    report::traced_wait w;
-    w.replica = t.replica;
-    w.stage = t.stage;
-    w.step = t.step;
-    w.what = {why, t.what};
-    w.begin = begin;
-    w.end = t.begin;
-    run_.waits.push_back(w);
+    run_.waits.push_back({t.replica, t.stage, t.step, {why, t.what}, begin, t.begin});
   }
 
   /// Microbatches held at the end of each task of the step; returns the most.

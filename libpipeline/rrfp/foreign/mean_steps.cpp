@@ -65,16 +65,14 @@ class mean_step {
                        : is_forward ? forwarded_[stage - 1][mb]
                                     : backwarded_[stage + 1][mb];
     if (input == unknown) return false;
-    placed_record made;
+    auto& made = records.emplace_back();
     made.step = step_;
     made.stage = stage_id{stage};
     made.what = t;
     made.begin = std::max(free_[stage], input);
     const auto ms = is_forward ? times_[stage].forward : times_[stage].backward;
     made.end = made.begin + std::llround(ms * 1e6);
-    free_[stage] = made.end;
-    (is_forward ? forwarded_ : backwarded_)[stage][mb] = made.end;
-    records.push_back(made);
+    free_[stage] = (is_forward ? forwarded_ : backwarded_)[stage][mb] = made.end;
     return true;
   }
 
