@@ -25,7 +25,7 @@ std::vector<difference> differences_of(const experiment& e, const std::vector<ou
 
 agreement agreement_of(const std::vector<difference>& differences) {
   std::vector<double> of_time, sizes, gaps, late;
-  agreement a;
+  agreement a{.cells = differences.size()};
   for (const auto& d : differences) {
     of_time.push_back(d.time);
     sizes.push_back(std::abs(d.time));
@@ -35,7 +35,6 @@ agreement agreement_of(const std::vector<difference>& differences) {
     ++a.disagreeing;
     if (std::abs(d.time - d.launch_gap - d.late_tasks) <= agreed) ++a.explained;
   }
-  a.cells = differences.size();
   a.median = median(of_time);
   a.median_size = median(sizes);
   a.p95_size = quantile(sizes, 0.95);

@@ -107,14 +107,13 @@ result<bool> caption_index::add(const std::string& where, std::string_view text,
   if (entries_.size() == samples_max)
     return error{where + ": expected at most " + std::to_string(samples_max) + " samples"};
   if (*kept < whole) filter.count_cut();
-  entry e;
-  e.kept = static_cast<std::uint32_t>(*kept);
-  e.size = {e.kept, static_cast<std::uint32_t>(counted)};
-  if (blind_) e.size.tokens = static_cast<std::uint32_t>(texts);
-  e.images = static_cast<std::uint32_t>(fitted.size());
-  e.first_image = images_.size();
+  const auto tokens = static_cast<std::uint32_t>(*kept);
+  entries_.push_back(
+      {{blind_ ? static_cast<std::uint32_t>(texts) : tokens, static_cast<std::uint32_t>(counted)},
+       tokens,
+       static_cast<std::uint32_t>(fitted.size()),
+       images_.size()});
   images_.insert(images_.end(), fitted.begin(), fitted.end());
-  entries_.push_back(e);
   return true;
 }
 

@@ -86,13 +86,11 @@ packed_source::packed_step packed_source::balance(step_id step) const {
 
 std::vector<packed_source::packed_step> packed_source::balance_with_delay(step_id first) const {
   const auto samples = order_.at(first.value() * places_, span() * places_);
-  workload::pack_options options;
-  options.max_tokens = config_.data.max_tokens;
-  options.replicas = config_.replicas;
-  options.batch_size = places_;
-  options.delay = config_.data.pack_delay;
-  options.shuffle = false;
-  auto made = workload::packer::make(work_of(samples), options);
+  auto made = workload::packer::make(work_of(samples), {.max_tokens = config_.data.max_tokens,
+                                                        .replicas = config_.replicas,
+                                                        .batch_size = places_,
+                                                        .delay = config_.data.pack_delay,
+                                                        .shuffle = false});
   RRFP_CHECK(made.ok(), "the job and its data are valid");
   std::vector<packed_step> steps(span());
   for (auto& step : steps) add(made->next().replicas, samples, step);

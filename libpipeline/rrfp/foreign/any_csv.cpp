@@ -67,7 +67,6 @@ class csv_reader : public csv_table {
   status read_line(std::string_view line, const csv_cells& cells) {
     // With a comma in a number, times would be read from the wrong cells.
     if (cells.size() > width_) return expected(fmt::format("at most {} cells", width_), line);
-    placed_record t;
     const auto kind = task_kind_of(cell(cells, column::kind));
     if (!kind) return expected("a kind F, B, W or BW", cell(cells, column::kind));
     const auto whole = [&](column c, std::uint64_t max) -> result<std::uint64_t> {
@@ -89,14 +88,14 @@ class csv_reader : public csv_table {
     if (!begin || !end || *end < *begin)
       return expected("milliseconds, of the end not before those of the start",
                       fmt::format("{}, {}", cell(cells, column::start), cell(cells, column::end)));
+    if (records_.size() >= rows_max) return expected("at most 16,000,000 tasks", "more");
+    auto& t = records_.emplace_back();
     t.stage = stage_id{static_cast<std::uint32_t>(*stage)};
     t.step = step_id{*step};
     t.what = {*kind, microbatch_id{static_cast<std::uint32_t>(*mb)},
               chunk_id{static_cast<std::uint32_t>(*chunk)}};
     t.begin = *begin;
     t.end = *end;
-    if (records_.size() >= rows_max) return expected("at most 16,000,000 tasks", "more");
-    records_.push_back(t);
     return success();
   }
 

@@ -32,10 +32,7 @@ breakdown& breakdown::operator+=(const breakdown& other) {
 }
 
 breakdown breakdown_of(const lane& l, nanoseconds wall) {
-  breakdown b;
-  b.ranks = 1;
-  b.tasks = l.tasks.size();
-  b.wall = wall;
+  breakdown b{.ranks = 1, .tasks = l.tasks.size(), .wall = wall};
   for (const auto* t : l.tasks) {
     b.busy_by_kind[static_cast<std::size_t>(t->what.kind)] += t->end - t->begin;
     b.delay += t->delay;

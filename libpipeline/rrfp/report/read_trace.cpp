@@ -168,15 +168,12 @@ class reader {
   void read_wait(const fields& e) {
     const auto& at = process_of(e);
     const auto args = e.object("args");
-    traced_wait w;
-    w.replica = at.replica;
-    w.stage = at.stage;
-    w.step = args.step();
-    w.what.why = e.named("name", std::span<const wait_cause>{all_wait_causes}, "wait: ");
-    if (w.what.why != wait_cause::complete) w.what.head = args.task_named("for");
-    w.begin = e.time("ts");
-    w.end = w.begin + e.time("dur");
-    runs_[at.run].waits.push_back(w);
+    const auto step = args.step();
+    wait what;
+    what.why = e.named("name", std::span<const wait_cause>{all_wait_causes}, "wait: ");
+    if (what.why != wait_cause::complete) what.head = args.task_named("for");
+    const auto begin = e.time("ts");
+    runs_[at.run].waits.push_back({at.replica, at.stage, step, what, begin, begin + e.time("dur")});
   }
 
   void read_step(const fields& e) {

@@ -223,9 +223,7 @@ std::optional<step_id> typical_step(const std::vector<traced_run>& runs, step_id
 
 result<timeline> make_timeline(const traced_run& run, step_id first, step_id last) {
   if (auto there = has_steps(run, first, last); !there) return there.failure();
-  timeline made;
-  made.run = &run;
-  made.steps = find_spans(run, first, last);
+  timeline made{&run, find_spans(run, first, last), {}};
   const auto stages = run.shape.stages;
   std::vector<stage_records> records(static_cast<std::size_t>(run.replicas) * stages);
   const auto records_of = [&](const auto& r) -> stage_records& {
