@@ -5,7 +5,7 @@
 >>> losses = []
 >>> output = pipe.step(x, target=y, losses=losses)
 
-The terms are those of torch.distributed.pipelining. torchrun starts several processes; each hosts one or more
+The terms are those of torch.distributed.pipelining. Use torchrun to start several processes; each hosts one or more
 stages.
 """
 
@@ -50,11 +50,10 @@ def __getattr__(name):
 
 
 def keyed_generator(seed, step, microbatch, stage, device=None):
-    """A context in which torch's default generator, and that of a CUDA device, are seeded from these four numbers. At
-    its end their earlier states are restored.
+    """Returns a context in which torch's default generator, and a CUDA device's, are seeded from these four numbers.
 
-    The pipeline runs each forward of a stage that draws random numbers in it; `step` counts from 1. A plain
-    loop that does the same gets the same numbers.
+    At the end of the context their earlier states are restored. The pipeline runs each forward that draws random
+    numbers in such a context, with `step` counted from 1. A plain loop that does the same gets the same numbers.
     """
     from ._draws import Generator
 

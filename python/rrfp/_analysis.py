@@ -8,13 +8,13 @@ from ._errors import Error
 
 
 class Analysis:
-    """What traces say: lists of dicts, which pandas.DataFrame takes as they are. Times are in milliseconds.
+    """The result of analyze(): lists of dicts that you can pass to pandas.DataFrame. Times are in milliseconds.
 
     `tasks`: run, step, replica, stage, rank, kind, microbatch, chunk, begin_ms, end_ms, slots.
     `waits`: the same for the task that was waited for, and `cause`: input, in_order (another task was ready) or memory.
     `steps`: run, step, measured_ms, replayed_ms, error_percent.
     `forecast`: run, policy, mode, slots, step_ms, bubble, gain_percent, assumes_split.
-    `notes`: what the analysis found and how, and what it could not find. `sentence`: the result in one sentence.
+    `notes`: what the analysis found, how, and what it could not find. `sentence`: the result in one sentence.
     """
 
     def __init__(self, found):
@@ -24,7 +24,7 @@ class Analysis:
         self.notes, self.sentence = found.notes(), " ".join(found.sentences())
 
     def report(self, path, title="rrfp report"):
-        """Writes the page of rrfp-report: timelines, idle time by its cause, the critical path."""
+        """Writes the page of rrfp-report: timelines, idle time by cause, the critical path."""
         self._found.write_page(os.fspath(path), title)
 
     def _repr_html_(self):
@@ -36,11 +36,12 @@ class Analysis:
 
 
 def analyze(traces, *, backward_share=0.5, stages=0, microbatches=0):
-    """Reads the traces of a run, and forecasts other schedules on its times; needs neither torch nor a GPU.
+    """Reads the traces of a run and forecasts other schedules from its times. Needs neither torch nor a GPU.
 
-    traces: a path, a pattern as "traces/*.json.gz", or a list of them: traces of torch.profiler, one of each rank, tables
-    of Nsight Systems, logs with timers, traces of rrfp itself, or CSV (docs/analyze.md). backward_share: the share of a
-    backward that counts as B, if the run did not split it. stages, microbatches: needed for logs that do not name them.
+    traces: a path, a pattern such as "traces/*.json.gz", or a list of these: traces of torch.profiler, one per rank;
+        tables of Nsight Systems; logs with timers; traces of rrfp itself; or CSV (docs/analyze.md).
+    backward_share: the share of a backward that counts as B if the run did not split it.
+    stages, microbatches: needed for logs that do not state them.
     """
     files = []
     for one in [traces] if isinstance(traces, (str, os.PathLike)) else traces:

@@ -2,11 +2,11 @@
 
 
 class Error(RuntimeError):
-    """Why a pipeline ended or refused to begin, in one line that names the stage.
+    """Says in one line why a pipeline ended or refused to start, and names the stage.
 
-    `kind` is "bad_input", "failed", "node_lost" or "interrupted"; `exit_code` is what rrfp-node would end
-    with. `__cause__` is the exception of the stage, if a function of this process raised one. A KeyboardInterrupt
-    or SystemExit of such a function is raised itself.
+    `kind` is "bad_input", "failed", "node_lost" or "interrupted"; `exit_code` is the exit code that rrfp-node would
+    have. If a function in this process raised an exception, `__cause__` is that exception. A KeyboardInterrupt or
+    SystemExit of such a function is raised itself.
     """
 
     def __init__(self, message, kind="failed", exit_code=1):

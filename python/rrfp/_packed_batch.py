@@ -8,17 +8,20 @@ IGNORED = -100
 
 
 def pack_microbatch(samples):
-    """The tensors of a microbatch whose samples are concatenated without padding, as models of transformers take them.
+    """Concatenates samples without padding into the tensors that Transformers models take.
 
-    samples: the token ids of each document, or mappings with "input_ids" and, if need be, "labels" of the same length.
-    The keys and values are those of transformers' DataCollatorWithFlattening with return_flash_attn_kwargs=True:
+    samples: the token ids of each document, or mappings with "input_ids" and optionally "labels" of the same length.
 
-    input_ids: [1, tokens]. position_ids: [1, tokens], which begin at 0 in each document: by them transformers keeps
-    documents apart with every attention (eager, sdpa, flash, flex), if the model is called without a mask and with
-    use_cache=False, as its Trainer and rrfp.from_transformers() do. labels: [1, tokens], the
-    input_ids unless given, with -100 at the first token of each document, because no token before it predicts it (a
-    model of transformers shifts them itself). cu_seq_lens_q, cu_seq_lens_k: int32 [documents + 1], where each document
-    begins, and the end. max_length_q, max_length_k: the tokens of the longest document.
+    Returns a dict like Transformers' DataCollatorWithFlattening with return_flash_attn_kwargs=True:
+
+    input_ids: [1, tokens].
+    position_ids: [1, tokens], restarting at 0 in each document. From them, Transformers keeps documents apart with
+        every attention (eager, sdpa, flash, flex) if the model is called without a mask and with use_cache=False, as
+        its Trainer and rrfp.from_transformers() do.
+    labels: [1, tokens], by default the input_ids, with -100 at the first token of each document because no earlier
+        token predicts it. (Transformers models shift the labels themselves.)
+    cu_seq_lens_q, cu_seq_lens_k: int32 [documents + 1], the start of each document, and the end.
+    max_length_q, max_length_k: the number of tokens of the longest document.
     """
     ids, labels = [], []
     for i, sample in enumerate(samples):

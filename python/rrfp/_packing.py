@@ -13,11 +13,11 @@ SIZE_MAX = (1 << 32) - 1  # of a model
 
 @dataclasses.dataclass(frozen=True)
 class CostModel:
-    """The cost of a sample: per_token * tokens + per_token_square * tokens², and the same of each image's patches.
+    """The cost of a sample: per_token * tokens + per_token_square * tokens², plus the same terms for image patches.
 
-    Attention gives the squares. It does not cross documents, so the cost of a microbatch is the sum over its samples.
-    The unit does not matter: FLOPs, seconds. `per_microbatch` is the cost of a microbatch without tokens, which no
-    sample has a part of.
+    The squares come from attention. Attention does not cross documents, so the cost of a microbatch is the sum over its
+    samples. The unit does not matter: FLOPs or seconds, for example. `per_microbatch` is the fixed cost of a
+    microbatch, which is not attributed to any sample.
     """
 
     per_token: float = 1.0
@@ -27,7 +27,10 @@ class CostModel:
     per_microbatch: float = 0.0
 
     def __call__(self, tokens, patches=()):
-        """`patches`: those of each image of the sample. The rows that they make of the text are among `tokens`."""
+        """Returns the cost of a sample.
+
+        patches: the number of patches of each image. `tokens` includes the rows that the images add to the text.
+        """
         cost = self.per_token * tokens + self.per_token_square * tokens * tokens
         return cost + sum(self.per_patch * p + self.per_patch_square * p * p for p in patches)
 
@@ -36,12 +39,14 @@ class CostModel:
         cls, *, hidden, layers, heads, vocabulary, kv_heads=None, head_dim=None, feed_forward=None, gated=True,
         experts=0, experts_per_token=0, vision=None,
     ):  # fmt: skip
-        """The FLOPs of forward and backward of a transformer with causal attention.
+        """Counts the FLOPs of forward and backward of a transformer with causal attention.
 
-        kv_heads: None is `heads`. head_dim: None is hidden / heads. feed_forward: the width of the inner layers, of
-        one expert in a mixture; None is 4 * hidden. gated: these have three matrices, not two. vision: the sizes of an
-        encoder of images, a dict with hidden, layers, heads, and if need be feed_forward, gated (False) and
-        patches_per_token (1).
+        kv_heads: default `heads`.
+        head_dim: default hidden / heads.
+        feed_forward: the width of the feed-forward layers, or of one expert in a mixture; default 4 * hidden.
+        gated: whether the feed-forward layers have three matrices rather than two.
+        vision: the sizes of an image encoder, a dict with hidden, layers, heads, and optionally feed_forward,
+            gated (False) and patches_per_token (1).
         """
         layer = _block(hidden, heads, kv_heads, head_dim, feed_forward, gated, True, experts, experts_per_token)
         v = {"hidden": 1, "layers": 0, "heads": 1, "feed_forward": None, "gated": False, "patches_per_token": 1}
@@ -65,7 +70,7 @@ class CostModel:
 
     @classmethod
     def from_config(cls, config):
-        """The FLOPs of a model of transformers by its configuration, with those of its `vision_config` if it has one.
+        """Counts the FLOPs of a Transformers model from its configuration, including its `vision_config` if it has one.
 
         Models with `num_key_value_heads` count as gated: Llama's feed-forward layers, not GPT-2's.
         """
@@ -96,10 +101,11 @@ class CostModel:
 
     @classmethod
     def fit(cls, measured):
-        """Least squares over measured times, with coefficients that are not negative; the costs are seconds.
+        """Fits non-negative coefficients to measured times by least squares; costs are then in seconds.
 
-        measured: tuples (tokens, seconds) of a sample, or (list of tokens, seconds) of a microbatch; with images
-        (list of tokens, list of patches, seconds). Measure a few lengths, so that tokens and their squares differ.
+        measured: tuples (tokens, seconds) for a sample, or (list of tokens, seconds) for a microbatch; with images,
+            (list of tokens, list of patches, seconds). Measure several lengths, so that tokens and their squares can be
+            told apart.
         """
         rows = []
         for i, one in enumerate(measured):
@@ -116,9 +122,10 @@ class CostModel:
 
 @dataclasses.dataclass(frozen=True)
 class Imbalance:
-    """The largest cost divided by the mean, at best 1: over the microbatches of a step, and over its replicas.
+    """The largest cost divided by the mean (1 is best), over the microbatches of a step and over its replicas.
 
-    Of several steps: what all microbatches (replicas) would cost as the largest of their step, divided by their cost.
+    For several steps: the cost if every microbatch (replica) cost as much as the largest of its step, divided by the
+    actual cost.
     """
 
     microbatches: float
@@ -126,9 +133,10 @@ class Imbalance:
 
 
 def admission_order(costs):
-    """In which order a pipeline should start microbatches of these costs: the cheapest first and last.
+    """Returns the order in which a pipeline should start microbatches with these costs, as a list of indices.
 
-    Returns the index of each of them. The pipeline then fills and drains quickly; equal costs stay in their order.
+    The cheapest come first and last, so that the pipeline fills and drains quickly. Equal costs stay in their order.
+
     costs: numbers in any unit, such as PackedStep.costs of a replica.
     """
     if isinstance(costs, str) or not hasattr(costs, "__iter__"):
@@ -143,10 +151,10 @@ def admission_order(costs):
 
 
 class PackedStep(list):
-    """A step: for each replica a list of microbatches, each a list of indices of samples.
+    """A step: a list of microbatches for each replica, each a list of sample indices.
 
-    `tokens` and `costs` are those of each microbatch, nested in the same way. `delays` is a dict from the index of each
-    sample that has waited to the number of steps for which it did.
+    `tokens` and `costs` hold the tokens and cost of each microbatch, nested in the same way. `delays` maps the index of
+    each delayed sample to the number of steps that it waited.
     """
 
     def __init__(self, replicas, tokens, costs, delays):
@@ -159,9 +167,10 @@ class PackedStep(list):
 
 
 class Packing:
-    """What rrfp.pack() returns: `for step in packing` gives the steps of an epoch, and the next such loop the next one.
+    """The result of rrfp.pack(). `for step in packing` yields the steps of one epoch; the next loop, the next epoch.
 
-    A loop that was left goes on where it was. `len(packing)` counts the steps of the epoch.
+    After a loop that was left early, the next loop continues where it stopped. `len(packing)` is the number of steps of
+    the epoch.
     """
 
     def __init__(self, packer, checked):
@@ -189,23 +198,23 @@ class Packing:
 
     @property
     def imbalance(self):
-        """Of the whole epoch, without a change of the place in it."""
+        """The imbalance of the whole epoch. The position does not change."""
         return _imbalance_of(self._steps())
 
     def set_epoch(self, epoch):
-        """Goes to the beginning of an epoch, as torch's DistributedSampler does."""
+        """Moves to the beginning of an epoch, as torch's DistributedSampler does."""
         self._packer.go_to((_integer("epoch", epoch, 0), 0, 0, []))
 
     def state_dict(self):
-        """The place of the next step, as numbers. Inside a loop over the steps, the current step counts as done."""
+        """Returns the position of the next step as numbers. Inside a loop, the current step counts as done."""
         epoch, step, next_place, waiting = self._packer.position
         place = {"epoch": epoch, "step": step, "next": next_place, "waiting": [list(w) for w in waiting]}
         return {**place, **self._checked}
 
     def load_state_dict(self, state):
-        """Continues at the place of `state`. The samples, seed and order must be the same; other arguments may differ.
+        """Continues at the position of `state`. Samples, seed and order must be the same; other arguments may differ.
 
-        With a smaller delay or fewer microbatches, outliers that wait already may wait longer than `delay`.
+        With a smaller delay or fewer microbatches, outliers that are already waiting may wait longer than `delay`.
         """
         if not isinstance(state, collections.abc.Mapping):
             raise ValueError(f"state: expected what state_dict() returned, got {state!r}")
@@ -233,26 +242,28 @@ def pack(
     samples, *, max_tokens=None, microbatches=None, stages=None, replicas=1, batch_size=None, batch_tokens=None,
     cost=None, delay=0, key=None, shuffle=True, drop_last=False, seed=0,
 ):  # fmt: skip
-    """Packs samples of different lengths into microbatches so that these, and the replicas, have about equal work.
+    """Packs samples of different lengths into microbatches so that microbatches and replicas have about equal work.
 
-    Nothing is padded or cut, and each sample occurs once in an epoch. Returns a Packing, which gives steps:
-    step[replica][microbatch] is a list of indices of samples.
+    Nothing is padded or cut, and each sample occurs once per epoch. Returns a Packing, which yields steps:
+    step[replica][microbatch] is a list of sample indices.
 
-    samples: the tokens of each sample, or what has a length or "input_ids"; key(sample) gives the tokens otherwise.
-    max_tokens: the limit of a microbatch. A sample with more tokens is refused.
-    microbatches: the number for each replica in a step. None: as few as max_tokens allows, the same number for all
-        replicas of a step; without max_tokens, one. A step with too few samples has fewer.
-    stages: the number in the pipeline. Without `microbatches` a replica has four microbatches per stage, to fill them.
-    replicas: data-parallel copies of the model, which share the samples of a step.
-    batch_size, batch_tokens: the size of a step over all replicas, in samples, or in tokens at most (a larger
-        sample is a step of its own). Neither: all samples are one step. With `microbatches`, a step leaves what does not
-        fit into max_tokens to the next one.
-    cost: a function of a sample's tokens, such as an rrfp.CostModel, or the cost of each sample. None: its tokens.
-    delay: the maximum number of steps for which an outlier, a sample that costs more than an average microbatch, may
-        wait for other outliers. They then share a step in which each is the core of a microbatch. It needs a batch_size
-        or batch_tokens, which outliers that have waited may exceed.
-    shuffle: a new order for each epoch, which follows from the seed; False: that of the samples.
-    drop_last: leaves out a last step with fewer samples than batch_size.
+    samples: the number of tokens of each sample, or objects with a length or "input_ids". Otherwise pass `key`:
+        key(sample) returns the number of tokens.
+    max_tokens: the token limit of a microbatch. A sample with more tokens is refused.
+    microbatches: the number of microbatches per replica in a step. None: as few as max_tokens allows, with the same
+        number for all replicas of a step; without max_tokens, one. A step with too few samples has fewer.
+    stages: the number of pipeline stages. Without `microbatches`, a replica gets four microbatches per stage, to fill
+        the pipeline.
+    replicas: the number of data-parallel copies of the model, which share the samples of a step.
+    batch_size, batch_tokens: the size of a step over all replicas, in samples, or as a maximum number of tokens (a
+        larger sample gets its own step). Neither: all samples form one step. With `microbatches`, samples that do not
+        fit into max_tokens move to the next step.
+    cost: a function of a sample's tokens, such as an rrfp.CostModel, or a list of costs. None: the number of tokens.
+    delay: the maximum number of steps that an outlier (a sample that costs more than an average microbatch) may wait
+        for other outliers. They then share a step in which each is the core of a microbatch. Needs batch_size or
+        batch_tokens; outliers that have waited may exceed it.
+    shuffle: whether each epoch has a new order, derived from the seed. False: the order of the samples.
+    drop_last: whether to omit a last step with fewer samples than batch_size.
     """
     stages = _integer("stages", stages, 1, none=0, most=1 << 14)
     if microbatches is None and stages > 0:

@@ -18,7 +18,7 @@ class RankGroup:
         self.sum = group.sum
 
     def all_reduce(self, tensor):
-        """The sum over all ranks, in their order; float32, float64 or int64."""
+        """Returns the sum over all ranks, added in rank order. Takes float32, float64 or int64."""
         total = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         self.sum(to_dlpack(total))
         return total.to(tensor.device)
@@ -51,16 +51,16 @@ def _sum(x, group):
 
 
 def copy_to_ranks(x, group):
-    """x, whose gradient is the sum of those of all ranks: before a matrix that is divided by columns.
+    """Returns x; its gradient is summed over all ranks. Use it before a matrix that is divided by columns.
 
-    Megatron-LM calls it copy_to_tensor_model_parallel_region.
+    Megatron-LM calls this copy_to_tensor_model_parallel_region.
     """
     return _Copy.apply(x, group)
 
 
 def reduce_from_ranks(x, group):
-    """The sum of x over all ranks, in their order: after a matrix that is divided by rows.
+    """Returns the sum of x over all ranks, added in rank order. Use it after a matrix that is divided by rows.
 
-    Megatron-LM calls it reduce_from_tensor_model_parallel_region.
+    Megatron-LM calls this reduce_from_tensor_model_parallel_region.
     """
     return _Reduce.apply(x, group)

@@ -33,65 +33,66 @@ _ARGUMENTS = {
 
 @dataclasses.dataclass(frozen=True)
 class StepResult:
-    """The figures of a step or an evaluation; the same on every process."""
+    """The results of a step or an evaluation, the same on every process."""
 
-    step: int  #: its number, from 1; evaluations are counted apart
+    step: int  #: number, from 1; evaluations are counted separately
     loss: float  #: mean over the microbatches; None on emulated devices, which compute nothing
-    losses: list  #: of each microbatch, in order
-    gradient_norm: float  #: before clipping; 0 for an evaluation
-    is_skipped: bool  #: the gradient was infinite or NaN, so nothing changed ("train.loss_scale")
-    lr: float  #: of the optimizer of `settings`; without meaning if `optimizer` was given
-    count: int  #: loss terms
+    losses: list  #: loss of each microbatch, in order
+    gradient_norm: float  #: norm before clipping; 0 for an evaluation
+    is_skipped: bool  #: whether the gradient was infinite or NaN, so that nothing changed ("train.loss_scale")
+    lr: float  #: learning rate of the optimizer from `settings`; meaningless if `optimizer` was given
+    count: int  #: number of loss terms
     ms: float  #: duration
     bubble: float  #: share of the stages' time without a task
-    weight_shares: list  #: by stage, the share of the time of its backwards that went to W
+    weight_shares: list  #: for each stage, the share of its backward time that went to W
 
 
 class Pipeline:
     """Trains a model whose parts run as the stages of a pipeline.
 
-    stages: the parts of the model in order, a list of torch.nn.Module. Or one module: the part of this
-        process, which torchrun started as one of WORLD_SIZE. Or a function of (index, count) that makes the
-        part `index` of `count`; then `n_stages` says how many there are (WORLD_SIZE unless given). A part
-        takes what the one before it returned: a tensor, or a tuple or dict of tensors, numbers and None. The
-        first one takes the arguments of step(). With settings["pipeline.tp"] the function gets the
-        tensor-parallel ranks of the stage as a third argument: `rank`, `size` and `all_reduce(tensor)`.
-        None with settings["device.kind"] = "emulated": tasks take the times of the keys "cost" and "jitter"
-        and compute nothing, and step() takes no arguments.
-    loss_fn: loss_fn(output, target), the mean over a microbatch; with `count` the sum. Only the process of
-        the last part uses it.
-    n_microbatches: into how many microbatches step() splits its arguments, along their first dimension
-        unless `args_chunk_spec` or `kwargs_chunk_spec` say otherwise (as in torch.distributed.pipelining).
-        Without them all tensors among the arguments must have as many rows. `output_merge_spec` says how
-        step() merges outputs: TensorChunkSpec(dimension), a reducer such as sum_reducer, or None for the
-        rule of step(), for all outputs or in their structure.
-        With settings["pipeline.replicas"] each replica gets this many microbatches. A step may have a different number.
-    policy: the hint that ranks the ready tasks: one of rrfp.policies(), or a function of (stage, n_stages,
-        n_microbatches) that returns the names of all tasks of a step, the most urgent first: "F0" and either
-        "BW0", or "B0" and "W0" if the backward is to be split. Called before each step.
+    stages: one of
+        - a list of torch.nn.Module: the parts of the model in order;
+        - one module: the part of this process, one of the WORLD_SIZE processes that torchrun started;
+        - a function of (index, count) that returns part `index` of `count`. `n_stages` is the number of parts
+          (default: WORLD_SIZE). With settings["pipeline.tp"] the function gets the tensor-parallel ranks of the
+          stage as a third argument, with `rank`, `size` and `all_reduce(tensor)`;
+        - None, with settings["device.kind"] = "emulated": tasks compute nothing and take the times of the keys
+          "cost" and "jitter", and step() takes no arguments.
+        The first part takes the arguments of step(). Every other part takes what the previous one returned: a
+        tensor, or a tuple or dict of tensors, numbers and None.
+    loss_fn: loss_fn(output, target) returns the mean over a microbatch, or the sum if `count` is given. Only the
+        process of the last part uses it.
+    n_microbatches: the number of microbatches of a step, for each replica if settings["pipeline.replicas"] is set.
+        step() may override it.
+    args_chunk_spec, kwargs_chunk_spec: how step() splits its arguments, as in torch.distributed.pipelining. Without
+        them, arguments are split along their first dimension, and all tensors must have the same number of rows.
+    output_merge_spec: how step() merges outputs: TensorChunkSpec(dimension), a reducer such as sum_reducer, or None
+        for the rule of step(). One spec applies to all outputs; or pass specs in the structure of the outputs.
+    policy: the hint that ranks the ready tasks: a name from rrfp.policies(), or a function of (stage, n_stages,
+        n_microbatches) that returns the names of all tasks of a step, most urgent first: "F0" and either "BW0", or
+        "B0" and "W0" to split the backward. The function is called before each step.
     slots: how many microbatches may hold activations on a stage: a number, "p", "1f1b" or "auto".
-    optimizer: makes the optimizer of the parameters of one stage, for example
-        lambda params: torch.optim.AdamW(params, 1e-3). params is a list; params.named() has the names as
-        well, for groups. None: that of the section [train] of `settings`.
-    count: count(target), the number of loss terms of a microbatch. Losses are divided by the sum of these numbers
-        over the microbatches of the step, or of all steps that share one update (update=False).
-    seed: of the random numbers that the parts draw.
+    optimizer: a function that creates the optimizer for the parameters of one stage, for example
+        lambda params: torch.optim.AdamW(params, 1e-3). params is a list; params.named() also gives the names, for
+        parameter groups. None: the optimizer of the section [train] of `settings`.
+    count: count(target) returns the number of loss terms of a microbatch. Losses are divided by the sum of these
+        numbers over the microbatches of the step, or of all steps that share one update (update=False).
+    seed: the seed of the random numbers that the parts draw.
+    autocast: torch.bfloat16 or torch.float16, to run each forward and the loss under torch.autocast. For float16,
+        set "train.loss_scale" in `settings` (torch's GradScaler uses 65536): a step with an infinite gradient is
+        skipped and halves the scale.
     settings: keys of a job (docs/job-reference.md), for example
         {"jitter.compute": "lognormal", "run.hang_timeout_s": 30}.
-    autocast: torch.bfloat16 or torch.float16, for torch.autocast around each forward and the loss. For
-        float16 set "train.loss_scale" (65536 in torch's GradScaler) in `settings`: a step with an infinite
-        gradient is skipped and halves the scale.
+    on_note, on_report: called with each line for the user, and with each hang report. None: print to stderr. If they
+        raise, the exception goes to sys.unraisablehook, and training continues.
     trace: whether to record each task, for report() and write_trace().
-    on_note: gets each line that is meant for the user; on_report: each hang report. None: stderr. What they
-        raise goes to sys.unraisablehook, and the training goes on.
 
-    The result is that of a loop over the microbatches, to the last bit, whatever the order of execution.
-    Buffers that forward changes would depend on that order; a stage with such a part (batch norm, rotary
-    embeddings that follow the length of the text, or a part with the attribute forwards_in_order = True) runs its
-    forwards in the order of the microbatches.
+    The result is bitwise equal to that of a loop over the microbatches, whatever the order of execution. Buffers that
+    forward changes would depend on that order, so a stage that has them (batch norm, rotary embeddings that depend on
+    the text length, or a part with the attribute forwards_in_order = True) runs its forwards in microbatch order.
 
-    A process with one part runs its tasks on the thread that calls step(); parts that share a process have threads
-    of their own, one thread a stage. One thread calls the pipeline.
+    A process with one part runs its tasks on the thread that calls step(). If several parts share a process, each
+    stage has its own thread. Only one thread may call the pipeline.
     """
 
     _pipeline = None  # also if __init__ is called with wrong arguments
@@ -217,20 +218,22 @@ class Pipeline:
     def step(
         self, *args, target=None, losses=None, return_outputs=True, update=True, n_microbatches=None, **kwargs
     ):
-        """One step of the training. Returns the outputs of the last part, merged, in its process.
+        """Runs one training step. Returns the merged outputs of the last part in its process, None elsewhere.
 
-        A tensor is merged along its first dimension if its size there is the number of rows of the target (or of rows
-        flattened with further dimensions of the target), or as `output_merge_spec` says. A number, text or None that
-        is the same in all microbatches stays as it is. Anything else, for example a loss of each microbatch, becomes
-        a list with one entry for each microbatch.
+        The process of the first part passes the arguments, and the process of the last part the target. Keyword
+        arguments go to the parts of this process whose forward has a parameter of that name.
 
-        The process of the first part passes the arguments, that of the last part the target. `losses`
-        receives the loss of each microbatch. Keyword arguments go to the parts of this process whose forward
-        has a parameter of that name. With update=False the gradients wait, and those of the next steps are
-        added to them, up to a step with update=True: divide the loss where you want the mean, unless `count` was given.
+        losses: a list that receives the loss of each microbatch.
+        update: if False, the gradients are kept, and those of the next steps are added to them until a step with
+            update=True. To get the mean, divide the loss by the number of steps, unless `count` was given.
+        n_microbatches: overrides the argument of Pipeline() for this step: one number for every replica, or a list
+            with one number per replica, some of which may be 0. All processes with arguments or a target must pass
+            the same value.
 
-        n_microbatches: replaces that of Pipeline() in this step: a number for each replica, or a list with one number
-        per replica, some of which may be 0. All processes with arguments or a target must pass the same value.
+        Unless `output_merge_spec` says otherwise, a tensor is merged along its first dimension if its size there is
+        the number of rows of the target (or of rows flattened with further dimensions of the target). A number,
+        string or None that is the same in all microbatches is returned once. Anything else, such as a loss per
+        microbatch, becomes a list with one entry per microbatch.
         """
         by_replica = self._by_replica(n_microbatches) or self._counts
         batch = Batch.cut(args, kwargs, target, by_replica, *self._chunk_specs)
@@ -247,23 +250,23 @@ class Pipeline:
         n_microbatches=None,
         costs=None,
     ):
-        """A step whose microbatches are cut already and may differ in shape. Returns the list of their outputs.
+        """Runs a step on microbatches that are already split and may differ in shape. Returns a list of their outputs.
 
-        Lists of as many arguments (or tuples of them), dicts of keyword arguments, and targets as there are
-        microbatches: any number, which may differ from step to step. The replicas share them evenly (the first ones
-        get one more), unless n_microbatches, as in step(), says how many each replica has.
-
+        arg_mbs, kwarg_mbs, target_mbs: lists with one entry per microbatch: its argument (or a tuple of arguments),
+            a dict of its keyword arguments, and its target. Their length may differ from step to step.
+        n_microbatches: as in step(). By default the replicas share the microbatches evenly, and the first replicas
+            get one more if needed.
         costs: the estimated work of each microbatch, in any unit. Each replica then starts its microbatches in the
-        order of rrfp.admission_order(). Outputs and losses come in the order given; sums, random numbers and the
-        names of tasks are those of a loop over the microbatches in the order of their start. All processes must give the
-        same costs.
+            order of rrfp.admission_order(). Outputs and losses are returned in the order given; sums, random numbers
+            and task names are those of a loop over the microbatches in starting order. All processes must pass the
+            same costs.
         """
         by_replica = self._by_replica(n_microbatches)
         batch = Batch.of_microbatches(arg_mbs, kwarg_mbs, target_mbs, by_replica, self._counts, costs)
         return self._run(True, batch, losses, return_outputs, update).outputs_in_order()
 
     def eval(self, *args, target=None, losses=None, return_outputs=True, n_microbatches=None, **kwargs):
-        """step() without backward and update, with the parts in evaluation mode."""
+        """Like step(), but without backward and update, and with the parts in evaluation mode."""
         by_replica = self._by_replica(n_microbatches) or self._counts
         batch = Batch.cut(args, kwargs, target, by_replica, *self._chunk_specs)
         return self._run(False, batch, losses, return_outputs, True).merged_outputs(self._output_merge_spec)
@@ -277,35 +280,35 @@ class Pipeline:
         return_outputs=True,
         n_microbatches=None,
     ):
-        """step_microbatches() without backward and update, with the parts in evaluation mode."""
+        """Like step_microbatches(), but without backward and update, and with the parts in evaluation mode."""
         by_replica = self._by_replica(n_microbatches)
         batch = Batch.of_microbatches(arg_mbs, kwarg_mbs, target_mbs, by_replica, self._counts)
         return self._run(False, batch, losses, return_outputs, True).outputs_in_order()
 
     @property
     def stages(self):
-        """The parts in this process, by their position in the model; recover() may change which."""
+        """The parts in this process, by their position in the model. recover() may change which parts these are."""
         return self._model.modules
 
     @property
     def optimizers(self):
-        """Those of the parts in this process that `optimizer` has made; recover() may change which."""
+        """The optimizers that `optimizer` has created for the parts in this process. recover() may replace them."""
         return self._model.optimizers
 
     @property
     def steps(self):
-        """Completed steps, also those before a checkpoint that the training resumed from."""
+        """The number of completed steps, including those before the checkpoint that training resumed from."""
         return self._pipeline.steps
 
     @property
     def leads(self):
-        """Whether this process is the one that reports for all."""
+        """Whether this process is the one that reports for all processes."""
         return self._pipeline.leads
 
     def progress(self, batches, **options):
-        """Yields `batches` under a bar of tqdm with the loss, the time and the bubble of the last step.
+        """Yields `batches` and shows a tqdm bar with the loss, the time and the bubble of the last step.
 
-        The leading process shows it. `options` are those of tqdm, for example total=100.
+        Only the leading process shows the bar. `options` go to tqdm, for example total=100.
         """
         from tqdm.auto import tqdm
 
@@ -318,9 +321,9 @@ class Pipeline:
                 bar.set_postfix(**loss, ms=f"{last.ms:.1f}", bubble=f"{last.bubble:.0%}")
 
     def state_dict(self):
-        """Copies of the parameters, buffers and optimizers' states of the parts in this process, on the CPU.
+        """Returns CPU copies of the parameters, buffers and optimizer states of the parts in this process.
 
-        What is divided over tensor-parallel ranks has the rank in its name, as "0.weight@1".
+        The name of a tensor that is divided over tensor-parallel ranks ends with the rank, as in "0.weight@1".
         """
         self._check_idle()
         self._pipeline.check_open()
@@ -333,8 +336,10 @@ class Pipeline:
         return state
 
     def load_state_dict(self, state):
-        """Sets the state of the parts in this process; `state` may have more. `steps` does not change, nor do the
-        optimizers if no name begins with "optimizer."."""
+        """Sets the state of the parts in this process. `state` may contain more than these parts.
+
+        `steps` does not change, and neither do the optimizers if no name begins with "optimizer.".
+        """
         self._check_idle()
         self._pipeline.check_open()
         _check_kind("load_state_dict()", state, "a dict of tensors", Mapping)
@@ -348,12 +353,12 @@ class Pipeline:
                 rank.load_state(state)
 
     def recover(self):
-        """Goes on after the loss of a process: when a call has raised an Error whose `kind` is "node_lost".
+        """Recovers from the loss of a process. Call it when a call has raised an Error whose `kind` is "node_lost".
 
-        Needs settings["recovery.max_restarts"]. It waits until the lost process was started again, for
-        "recovery.hold_s" at most, and restores the newest step of which the state of all parts is held in the memory
-        of some process, or a checkpoint. Go on with the batch after `steps`; the result is that of a run without
-        losses. Raises an Error if no replacement joins, if the state is lost, or if this process was declared lost.
+        Requires settings["recovery.max_restarts"]. Waits at most "recovery.hold_s" until the lost process has been
+        started again. Then restores the newest step for which the processes hold the state of all parts in memory, or
+        a checkpoint. Continue with the batch after `steps`; the result is that of a run without losses. Raises an
+        Error if no replacement joins, if the state is lost, or if this process was declared lost.
         """
         self._check_idle()
         self._model.divisor = 0
@@ -361,22 +366,22 @@ class Pipeline:
         self._has_ended = False
 
     def save(self):
-        """Saves a checkpoint in the background, into settings["checkpoint.dir"]."""
+        """Saves a checkpoint to settings["checkpoint.dir"] in the background."""
         self._call(self._pipeline.save)
 
     def metrics(self):
-        """The metrics of this process in the text format of Prometheus (docs/monitoring.md); from any thread."""
+        """Returns the metrics of this process as text for Prometheus (docs/monitoring.md). Any thread may call it."""
         return self._pipeline.metrics()
 
     def hang_report(self, why="requested"):
-        """Passes a report on what every stage is doing to on_report."""
+        """Passes a report of what every stage is doing to on_report."""
         _check_kind("hang_report()", why, "a text", str)
         self._pipeline.report(why)
 
     def report(self, step=None):
-        """The timeline of a step (the last one), which Jupyter shows as a picture; needs trace=True.
+        """Returns the timeline of a step (default: the last one), which Jupyter shows as a picture. Needs trace=True.
 
-        It has the stages of this process; after finish() in the leading process, those of all.
+        The timeline has the stages of this process; in the leading process, after finish(), the stages of all.
         """
         if step is not None and (isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 2**63):
             raise ValueError(f"step: expected the number of a step, or None, got {step!r}")
@@ -387,7 +392,7 @@ class Pipeline:
         self._call(self._pipeline.write_trace, os.fspath(path))
 
     def finish(self):
-        """Ends the training on all processes; every process must call it. Returns steps, loss_first and loss_last."""
+        """Ends training on all processes; every process must call it. Returns steps, loss_first and loss_last."""
         self._check_idle()
         self._has_ended = True
         summary = self._call(self._pipeline.finish)
@@ -395,7 +400,7 @@ class Pipeline:
         return summary
 
     def close(self):
-        """Ends without waiting for the other processes, which get an error."""
+        """Ends this process's pipeline without waiting for the other processes, which get an error."""
         check_outside()
         self._end()
 

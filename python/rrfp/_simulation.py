@@ -10,9 +10,9 @@ from ._settings import called, check_settings
 
 @dataclasses.dataclass(frozen=True)
 class Simulation:
-    """What a simulation of a job gives: lists of dicts, which pandas.DataFrame takes as they are.
+    """The result of simulate(): lists of dicts that you can pass to pandas.DataFrame. Times are in milliseconds.
 
-    Times are in milliseconds. A job with variants has rows of each, by the name `run`.
+    A job with variants has rows for each, named by `run`.
     """
 
     steps: list  #: run, step, ms, and lower_bound_ms, below which no schedule of these tasks can be
@@ -20,15 +20,16 @@ class Simulation:
     tasks: list  #: run, step, stage, kind, microbatch, chunk, begin_ms, end_ms; times since step 1 began
 
     def ms(self, run=None):
-        """The median time of a step."""
+        """Returns the median time of a step."""
         return statistics.median(row["ms"] for row in self.steps if run in (None, row["run"]))
 
 
 def simulate(job=None, *, settings=None, steps=1):
-    """Simulates a job with the scheduling code of the runtime; nothing is computed, and torch is not needed.
+    """Simulates a job with the runtime's scheduling code. Nothing is computed, and torch is not needed.
 
-    job: the path of a job file, or None for the settings alone. settings: keys of a job (docs/job-reference.md), for
-    example {"pipeline.stages": 8, "pipeline.microbatches": 32, "dispatch.policy": "bfw", "jitter.compute": "lognormal"}.
+    job: the path of a job file, or None to use only the settings.
+    settings: keys of a job (docs/job-reference.md), for example {"pipeline.stages": 8, "pipeline.microbatches": 32,
+        "dispatch.policy": "bfw", "jitter.compute": "lognormal"}.
     """
     path = None if job is None else os.fspath(job)
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 1_000_000:

@@ -185,7 +185,7 @@ class TransformerPart(torch.nn.Module):
         return result, attention_mask, position_ids
 
     def load(self):
-        """Reads the weights of this part, if it is of from_pretrained(). Returns the part."""
+        """Reads the weights of this part if it comes from from_pretrained(). Returns the part."""
         if self._load is not None:
             self._hold(self._load(self))
             self._load = None
@@ -235,19 +235,19 @@ class TowerPart(TransformerPart):
 
 
 def from_transformers(model, stages, costs=None):
-    """Cuts a causal language model of transformers into `stages` parts, by layers.
+    """Splits a causal language model of Transformers by layers into `stages` parts.
 
-    Without `costs` the parts have equal numbers of layers. With them (measure_layers()) the parts are
-    cut so that the slowest one is as quick as possible.
+    Without `costs`, the parts have equal numbers of layers. With costs from measure_layers(), the split minimises the
+    time of the slowest part.
 
-    Returns a list of modules for rrfp.Pipeline; they share the weights and the configuration of `model`, so
-    model.save_pretrained() saves what was trained. There is one exception: if the head is tied to the embedding,
+    Returns a list of modules for rrfp.Pipeline. They share the weights and the configuration of `model`, so
+    model.save_pretrained() saves the trained weights. There is one exception: if the head is tied to the embedding,
     the last part holds a copy of that weight, which is kept equal.
 
-    The parts are run once on a few ids in evaluation mode, and must give the logits of the model to the last
-    bit. A model that cannot be cut is refused with a TypeError that says why.
+    The parts are run once on a few ids in evaluation mode, and their logits must be bitwise equal to the model's. A
+    model that cannot be split is refused with a TypeError that says why.
 
-    The loss gets logits and targets, so the targets are the ids of the next tokens:
+    The loss gets logits and targets. The targets are the ids, which the loss shifts by one token:
         lambda logits, ids: torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
     """
     _check_is_causal(model)
@@ -271,13 +271,13 @@ def from_transformers(model, stages, costs=None):
 
 
 def from_pretrained(name, stages, costs=None, dtype=torch.float32):
-    """The same for a model in a folder or on the hub, of which each process loads only its own parts.
+    """Like from_transformers(), for a model in a folder or on the hub. Each process loads only its own parts.
 
-    The parts have no weights until part.load() reads them, as `dtype`, by the loader of transformers:
+    The parts have no weights until part.load() reads them as `dtype` with Transformers' loader:
         parts = rrfp.from_pretrained("model", stages=4)
         pipe = rrfp.Pipeline(parts[rank].load(), ...)  # or [part.load() for part in parts]
 
-    Without weights the parts cannot be compared with the whole model. What runs between its layers is checked.
+    Without weights, the parts cannot be compared with the whole model; only the code between its layers is checked.
     """
     import transformers
 
@@ -302,10 +302,10 @@ def from_pretrained(name, stages, costs=None, dtype=torch.float32):
 
 
 def measure_layers(model, ids, repetitions=5):
-    """Seconds of each layer's forward, and at the end of everything else: `costs` of from_transformers().
+    """Returns the seconds of each layer's forward, then of everything else: the `costs` of from_transformers().
 
-    `ids` are the token ids of a microbatch. Times differ from run to run: under torchrun measure once and pass
-    the same numbers in all processes.
+    `ids` are the token ids of a microbatch. Times differ from run to run, so under torchrun measure once and pass the
+    same numbers in all processes.
     """
     _check_is_causal(model)
     with _refusals_of(model):

@@ -23,31 +23,31 @@ _KEYS = {"policy": "dispatch.policy", "slots": "dispatch.slots", "hang_timeout_s
 
 
 class ReadySchedule(PipelineScheduleMulti):
-    """Runs the stages of torch.distributed.pipelining: a free rank runs the best-ranked task whose input is here.
+    """A schedule for stages of torch.distributed.pipelining: each rank runs the ready task that the policy ranks first.
 
-    stages: the PipelineStage of this rank, or the list of its stages (a loop or a V over the ranks).
+    stages: the PipelineStage of this rank, or a list of its stages (a loop or a V over the ranks).
     n_microbatches, loss_fn, args_chunk_spec, kwargs_chunk_spec, output_merge_spec, scale_grads,
-        backward_requires_autograd: those of torch's schedules.
+        backward_requires_autograd: as in torch's schedules.
     policy: the hint that ranks the ready tasks, one of rrfp.policies().
     slots: how many microbatches may hold activations on a rank: a number, "p", "1f1b", "auto" or "none".
-    split_backward: whether the gradients of weights run as tasks of their own where the policy wants it. "auto":
-        except in compiled parts and those with hooks on the accumulation of parameters.
-    domain: the ranks that must run the same tasks in the same order, because tasks contain collectives: a process
+    split_backward: whether weight gradients run as separate tasks if the policy wants it. "auto": except in compiled
+        parts and in parts with hooks on the accumulation of parameters.
+    domain: the ranks that must run the same tasks in the same order because their tasks contain collectives: a process
         group, a device mesh or global ranks. None: found from the parameters that are DTensors.
-    forwards_in_order: whether the stages of this rank run their forwards in the order of the microbatches. None: those
-        with a batch norm, a spectral norm or an attribute forwards_in_order = True do.
-    gradient_order: "exact" adds gradients in the order of the microbatches, so the result does not depend on the
-        order of execution; "any" adds them as they come and keeps fewer of them in memory.
-    seed: of the random numbers of forwards: those of rrfp.keyed_generator(seed, step, microbatch, stage). None: the
-        seed of torch's generator at the first step.
-    first_step: the number of the first step, for a training that resumes and draws random numbers as an undisturbed one.
+    forwards_in_order: whether the stages of this rank run their forwards in microbatch order. None: only stages with a
+        batch norm, a spectral norm or an attribute forwards_in_order = True do.
+    gradient_order: "exact" adds gradients in microbatch order, so the result does not depend on the order of execution;
+        "any" adds them as they come and keeps fewer of them in memory.
+    seed: the seed of the forwards' random numbers, which are those of rrfp.keyed_generator(seed, step, microbatch,
+        stage). None: the seed of torch's generator at the first step.
+    first_step: the number of the first step, so that a resumed training draws the same random numbers.
     trace: whether to record each task, for report() and write_trace().
     hang_timeout_s: if no task finishes for this many seconds, step() raises on all ranks and says who waits for what.
     settings: further keys of a job (docs/job-reference.md), for example {"jitter.compute": "lognormal"}.
-    on_note, on_report: get lines for the user, and hang reports. None: stderr.
+    on_note, on_report: called with lines for the user, and with hang reports. None: print to stderr.
 
-    All ranks make their schedules in the same order and call step() and eval() alike. The shapes of microbatches
-    may differ. Tasks run on the thread that calls step().
+    All ranks must create their schedules in the same order and make the same calls of step() and eval(). Microbatches
+    may differ in shape. Tasks run on the thread that calls step().
     """
 
     def __init__(
@@ -157,12 +157,12 @@ class ReadySchedule(PipelineScheduleMulti):
         finalize_gradients=True,
         **kwargs,
     ):
-        """One step: forward and backward of all microbatches, whose gradients are in `grad` then.
+        """Runs one step: forward and backward of all microbatches. Afterwards the gradients are in `grad`.
 
-        As in torch's schedules: the first stage passes the arguments, the last one the target, whole, or already
-        split as arg_mbs, kwarg_mbs and target_mbs: lists of any length, which need not be n_microbatches. `losses`
-        gets the loss of each microbatch. Returns the merged outputs on the rank of the last stage, or a list of them if
-        they cannot be merged, unless return_outputs=False.
+        As in torch's schedules, the rank of the first stage passes the arguments and the rank of the last stage the
+        target. Pass them whole, or already split as arg_mbs, kwarg_mbs and target_mbs: lists whose length may differ
+        from n_microbatches. `losses` gets the loss of each microbatch. On the rank of the last stage, returns the
+        merged outputs, or a list if they cannot be merged, unless return_outputs=False.
         """
         if self._has_backward and self._backward_requires_autograd and not torch.is_grad_enabled():
             raise RuntimeError("step() needs gradients, got torch.no_grad(): call eval() for forwards alone")
@@ -189,7 +189,7 @@ class ReadySchedule(PipelineScheduleMulti):
             return outputs
 
     def eval(self, *args, target=None, losses=None, **options):
-        """Forwards alone, with no_grad; otherwise as step()."""
+        """Like step(), but runs only forwards, under no_grad."""
         trains, self._has_backward = self._has_backward, False
         try:
             with torch.no_grad():
@@ -198,7 +198,7 @@ class ReadySchedule(PipelineScheduleMulti):
             self._has_backward = trains
 
     def report(self, step=None):
-        """The timeline of a step (the last one) as a picture for Jupyter; needs trace=True."""
+        """Returns the timeline of a step (default: the last one) as a picture for Jupyter. Needs trace=True."""
         from .._timeline import Timeline
 
         return Timeline(self._open().timeline(step))
@@ -208,16 +208,18 @@ class ReadySchedule(PipelineScheduleMulti):
         self._open().write_trace(os.fspath(path))
 
     def hang_report(self, why="requested"):
-        """Passes a report on what every rank is doing to on_report."""
+        """Passes a report of what every rank is doing to on_report."""
         self._open().report(why)
 
     def metrics(self):
-        """The metrics of this rank in the text format of Prometheus."""
+        """Returns the metrics of this rank as text for Prometheus."""
         return self._open().metrics()
 
     def close(self):
-        """Leaves the pipeline; all ranks call it after their last step. Otherwise the others report a lost rank, and the
-        threads and connections stay until the program ends."""
+        """Leaves the pipeline. All ranks must call it after their last step.
+
+        Otherwise the other ranks report a lost rank, and threads and connections stay until the program ends.
+        """
         self._is_closed = True
         if self._runtime is not None:
             runtime, self._runtime = self._runtime, None

@@ -8,11 +8,13 @@ from ._schedule import ReadySchedule
 
 
 def pipelining_fn(base=None, **options):
-    """A function for `pipelining_fn` of torchtitan's ModelSpec, which calls `base` and runs its stages by readiness.
+    """Returns a `pipelining_fn` for torchtitan's ModelSpec that calls `base` and runs its stages by readiness.
 
-    base: torchtitan's own, pipeline_llm unless given. options: those of ReadySchedule, such as policy and slots.
-    The ranks that run the same tasks are those of tensor, context and expert parallelism; and with ChunkedLossWrapper,
-    whose forward reduces gradients, also those of data parallelism: a plain loss leaves these independent.
+    base: torchtitan's own function; default pipeline_llm.
+    options: the options of ReadySchedule, such as policy and slots.
+
+    Ranks of tensor, context and expert parallelism run the same tasks. Data-parallel ranks run independently, except
+    with ChunkedLossWrapper, whose forward reduces gradients: they then run the same tasks, too.
     """
     if base is None:
         from torchtitan.distributed.pipeline_parallel import pipeline_llm as base
