@@ -4,9 +4,9 @@
 pip install rrfp torch transformers
 python dpo.py [--stages 3] [--steps 60] [--tokens 512] [--policy bfw_plus]
 
-The policy and the frozen reference run in the same stages: each part holds some layers of both, and hands both hidden
-states on. A microbatch is a few pairs of an accepted and a rejected answer, as many as fit into `--tokens`, so that the
-number of microbatches differs from step to step. The preferences are made here: answers whose tokens ascend.
+The policy and the frozen reference run in the same stages: each part holds some layers of both and passes both hidden
+states on. A microbatch has as many pairs of an accepted and a rejected answer as fit into `--tokens`, so the number of
+microbatches differs from step to step. The preferences are synthetic: answers whose tokens ascend.
 """
 
 import argparse

@@ -1,21 +1,21 @@
-"""Fine-tunes a causal language model of transformers on chats, in a pipeline.
+"""Fine-tunes a causal language model of Transformers on chats, in a pipeline.
 
     python finetune.py MODEL CHATS OUT [--stages 4] [--epochs 3] [--lora 16] [--pack] ...
     torchrun --standalone --nproc-per-node 4 finetune.py MODEL CHATS OUT ...
 
 MODEL is a folder with a model and its tokenizer (or a name on the hub). CHATS is a JSONL file whose lines are
-{"messages": [{"role": "user", "content": "..."}, ...]}, or what datasets.load_dataset() takes. The loss counts the
-tokens of the assistant: those between {% generation %} and {% endgeneration %} in the chat template. Where it has no such
-markers, they are what it adds for a message of the assistant after the generation prompt. A tokenizer without a template
-gets a plain one.
+{"messages": [{"role": "user", "content": "..."}, ...]}, or anything that datasets.load_dataset() takes. The loss counts
+only the assistant's tokens: those between {% generation %} and {% endgeneration %} in the chat template. If the template
+has no such markers, they are what it adds for an assistant message after the generation prompt. A tokenizer without a
+template gets a plain one.
 
 OUT gets all results:
-    best/        the model with the lowest held-out loss, in the format of transformers; with --lora the adapter, in
-                 that of peft, or the model with the adapter merged in (--merge)
-    checkpoint/  from which the same command goes on after an interruption, with the same rows and the same bits
+    best/        the model with the lowest held-out loss, in the Transformers format; with --lora the adapter in peft's
+                 format, or the model with the adapter merged in (--merge)
+    checkpoint/  the state from which the same command resumes after an interruption, with the same rows and bits
     logs/        for TensorBoard, if torch.utils.tensorboard or tensorboardX is installed
 
-Under torchrun each process is a stage and loads the weights of its own part alone; all processes see the same OUT.
+Under torchrun each process is a stage and loads only its own part's weights; all processes must see the same OUT.
 """
 
 import argparse
