@@ -3,8 +3,8 @@
 torchrun --standalone --nproc-per-node 4 --max-restarts 3 train.py [--steps 10] [--checkpoints FOLDER]
 python train.py --stages 4                      the same in one process
 
-With --checkpoints, a program that is started again resumes after the last saved step. An exception is written to the file
-named by the variable TORCHELASTIC_ERROR_FILE.
+With --checkpoints, a program that is started again resumes after the last saved step. An exception is written to the
+file named by the variable TORCHELASTIC_ERROR_FILE.
 """
 
 import argparse
