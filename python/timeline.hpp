@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -43,7 +44,9 @@ class temporary_file {
 /// An SVG of one step, or of the last one.
 inline result<std::string> picture_of(const actors::trace_recorder& trace,
                                      std::optional<std::uint64_t> step) {
-  if (trace.records().tasks.empty()) return error{"report(): expected a finished step, got none"};
+  const auto is_of_evaluation = [](const auto& t) { return is_evaluation(t.step); };
+  if (std::ranges::all_of(trace.records().tasks, is_of_evaluation))
+    return error{"report(): expected a finished step, got none"};
   // The reader of traces reads files, as rrfp-report does.
   const temporary_file file;
   if (auto written = actors::write_chrome_json(file.path(), {{"rrfp", &trace}}); !written)
@@ -52,7 +55,7 @@ inline result<std::string> picture_of(const actors::trace_recorder& trace,
   if (!read) return read.failure();
   const auto& run = read->runs.front();
   for (const auto s : report::steps_of(run) | std::views::reverse) {
-    if (step && number_of(s) != *step) continue;
+    if (step && s.value() != *step) continue;  // numbers from 1, as in the file
     const auto line = report::make_timeline(run, s, s);
     if (!line) return line.failure();
     return report::svg_of("rrfp", {*line});

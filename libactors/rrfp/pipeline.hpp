@@ -262,9 +262,10 @@ class pipeline {
   /// replacement joined within recovery.hold_s, the state is lost, or this process itself was
   /// declared lost.
   status recover();
-  /// Saves now, unless this state is already saved. Returns at once: the next step begins after the
-  /// state is copied, and on_checkpoint gets the outcome. Error: no checkpoint.dir, or gradients
-  /// wait for their update. (A save that checkpoint.every makes due waits for that update.)
+  /// Saves now, also a step that is saved already, since the program may have changed its state.
+  /// Returns once the state is copied; on_checkpoint gets the outcome. Error: no checkpoint.dir, or
+  /// gradients wait for their update. (A save that checkpoint.every makes due waits for that
+  /// update.)
   status save();
   /// Ends the training on all processes: saves unsaved state if there is a checkpoint.dir, and
   /// leaves the job. The summary is complete on node 0. After an interrupt() that completed and

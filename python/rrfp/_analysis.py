@@ -2,6 +2,7 @@
 
 import glob
 import os
+from collections.abc import Iterable
 
 from . import _runtime
 from ._errors import Error
@@ -44,8 +45,11 @@ def analyze(traces, *, backward_share=0.5, stages=0, microbatches=0):
     stages, microbatches: needed for logs that do not state them.
     """
     files = []
-    for one in [traces] if isinstance(traces, (str, os.PathLike)) else traces:
-        one = os.fspath(one)
+    is_path = lambda one: isinstance(one, (str, os.PathLike))
+    given = [traces] if is_path(traces) else list(traces) if isinstance(traces, Iterable) else [traces]
+    if not all(map(is_path, given)):
+        raise TypeError(f"traces: expected a path, or a list of paths, got {traces!r}")
+    for one in map(os.fspath, given):
         found = [one] if os.path.exists(one) else sorted(glob.glob(one))
         if not found:
             raise Error(f"analyze(): expected a file or a pattern of files, got {one!r}", "bad_input", 2)

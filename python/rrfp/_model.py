@@ -1,12 +1,14 @@
 """The part of the model in this process: forwards, losses and optimizers, as the ranks call them."""
 
 import contextlib
+import contextvars
 import copy
 import functools
 import inspect
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable
 
 import torch
@@ -54,7 +56,8 @@ class Model:
         # The forwards of parts with autocast take turns: the end of one empties a cache of the process, and the other
         # would convert a weight twice.
         self.turn = contextlib.nullcontext() if autocast is None else turn
-        self.turn_of_tasks = None  # of parts that adapt parameters
+        self.turn_of_tasks = None  # of parts that adapt parameters, or of compiled autograd
+        self.context = contextvars.Context()
         self.autocast = autocast
         self.batch = None  # of the running step
         self.batches = 0  # until now
@@ -173,6 +176,10 @@ class Model:
         if update is not None and 0 < len(self.modules) == self.job["parts"] and not self.has_trained():
             raise ValueError("step(): expected a parameter that requires a gradient, got none in any part")
         self.batch = batch
+        self.context = contextvars.copy_context()  # which holds torch's settings, too
+        dynamo = sys.modules.get("torch._dynamo")
+        if dynamo is not None and dynamo.config.compiled_autograd:  # one of a process, and one thread at a time
+            self.turn_of_tasks = turn
         self.batches += 1
         self.kept.failure = None
         self.local.clear()

@@ -19,7 +19,7 @@ from ._model import Model, parts_of, text_of
 from ._rendezvous import AgentStore
 from ._settings import called, check_flag, check_settings, described, is_value, with_whole_tasks
 from ._settings import text_of as text_of_setting
-from ._timeline import Timeline
+from ._timeline import Timeline, check_reason, check_step
 
 
 #: By the key of a job: the argument of Pipeline() that sets it.
@@ -366,7 +366,7 @@ class Pipeline:
         self._has_ended = False
 
     def save(self):
-        """Saves a checkpoint to settings["checkpoint.dir"] in the background."""
+        """Saves a checkpoint to settings["checkpoint.dir"]. Returns once the state is copied; the files follow."""
         self._call(self._pipeline.save)
 
     def metrics(self):
@@ -375,7 +375,7 @@ class Pipeline:
 
     def hang_report(self, why="requested"):
         """Passes a report of what every stage is doing to on_report."""
-        _check_kind("hang_report()", why, "a text", str)
+        check_reason(why)
         self._pipeline.report(why)
 
     def report(self, step=None):
@@ -383,8 +383,7 @@ class Pipeline:
 
         The timeline has the stages of this process; in the leading process, after finish(), the stages of all.
         """
-        if step is not None and (isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 2**63):
-            raise ValueError(f"step: expected the number of a step, or None, got {step!r}")
+        check_step(step)
         return Timeline(self._call(self._pipeline.timeline, step))
 
     def write_trace(self, path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 from ._errors import Error
 
@@ -65,4 +66,5 @@ def called(function, settings, arguments=None):
         for key, value in settings.items():
             name = (arguments or {}).get(key, f'settings["{key}"]')
             message = message.replace(f"--set {key}={text_of(value)}", name)
+            message = re.sub(rf'--set "{re.escape(key)}=(?:[^"\\]|\\.)*"', lambda _: name, message)
         raise Error(message, e.kind, e.exit_code) from e.__cause__

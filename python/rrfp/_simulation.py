@@ -31,6 +31,8 @@ def simulate(job=None, *, settings=None, steps=1):
     settings: keys of a job (docs/job-reference.md), for example {"pipeline.stages": 8, "pipeline.microbatches": 32,
         "dispatch.policy": "bfw", "jitter.compute": "lognormal"}.
     """
+    if job is not None and not isinstance(job, (str, os.PathLike)):
+        raise TypeError(f"job: expected a path, got {type(job).__name__}")
     path = None if job is None else os.fspath(job)
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 1_000_000:
         raise ValueError(f"steps: expected an integer from 1 to 1000000, got {steps!r}")

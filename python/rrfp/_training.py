@@ -1,6 +1,7 @@
 """A rank with parameters: their gradients over replicas and ranks, the update, and the state."""
 
 import contextlib
+import functools
 
 import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack
@@ -100,14 +101,17 @@ class TrainingRank(Rank):
         self._is_joined = self._is_unscaled = False
         self._folded = [0] * len(self.parts)
         run = super().begin(step, trains, counts, pieces)
+        if len(self._model.context) > 0:
+            run = functools.partial(self._model.context.copy().run, run)
         self._sums = SharedSums(pieces, self.parts, self._device) if trains and pieces is not None else None
         self._agrees = self.group is not None and trains and pieces is None
-        return self._run_beside_others if self._agrees or self._model.turn_of_tasks else run
+        is_alone = not self._agrees and self._model.turn_of_tasks is None
+        return run if is_alone else functools.partial(self._run_beside_others, run)
 
-    def _run_beside_others(self, kind, mb, chunk, first, count, message):
+    def _run_beside_others(self, run, kind, mb, chunk, first, count, message):
         """Parts that adapt parameters take turns in a process; the ranks of a group agree on each gradient."""
         with self._model.turn_of_tasks or contextlib.nullcontext():
-            result = self.run(kind, mb, chunk, first, count, message)
+            result = run(kind, mb, chunk, first, count, message)
         if self._agrees and count:
             self._folded[chunk] += count
             if self._folded[chunk] == len(self.parts[chunk].microbatches):

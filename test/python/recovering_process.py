@@ -49,6 +49,19 @@ def pipeline(parts, replicas, **settings):
     )
 
 
+def between_steps(pipe):
+    """A learning rate of the program, and other weights for a moment, which no copy of the state may hold."""
+    for optimizer in pipe.optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2 / (1 + pipe.steps)
+    for part in pipe.stages.values():
+        for p in part.parameters():
+            kept = p.detach().clone()
+            with torch.no_grad():
+                p.zero_()
+                p.copy_(kept)
+
+
 def main():
     folder, kills = pathlib.Path(sys.argv[1]), sys.argv[2:]
     rank, world = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
@@ -86,6 +99,7 @@ def main():
         for part in pipe.stages.values():
             part.step = step
         may_die(step, "between")
+        between_steps(pipe)
         x, y = batch(step)
         passes = lambda stage: stand_in or stage in pipe.stages
         try:

@@ -1,6 +1,7 @@
 """What programs do around step(): freezing, accumulation, schedules, averages, checkpoints, progress."""
 
 import io
+import time
 
 import pytest
 import rrfp
@@ -271,6 +272,53 @@ def test_a_checkpoint_of_another_kind_of_optimizer_is_refused(tmp_path):
         open_pipeline(mlp(2), lambda parameters: torch.optim.SGD(parameters, 0.1), settings=settings)
     with open_pipeline(mlp(2), None) as pipe:  # which is an AdamW
         pipe.load_state_dict(state)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_checkpoint_holds_what_a_step_or_save_has_left(tmp_path, parts):
+    """And not what the program makes of it next."""
+    settings = {"checkpoint.dir": str(tmp_path), "checkpoint.every": 1, "checkpoint.keep": 9}
+
+    def whole(pipe):
+        return [p.detach().clone() for part in pipe.stages.values() for p in part.parameters()]
+
+    def swap(pipe):
+        for part in pipe.stages.values():
+            for p in part.parameters():
+                kept = p.detach().clone()
+                with torch.no_grad():
+                    p.zero_()
+                    time.sleep(0.001)
+                    p.copy_(kept)
+        for o in pipe.optimizers:
+            o.param_groups[0]["lr"] = 0.5
+
+    big = lambda i: torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 2048), torch.nn.Linear(2048, 16))
+    make = lambda: [big(i) for i in range(parts)]
+    with open_pipeline(make(), settings=settings) as pipe:
+        for step in range(3):
+            step_of(pipe, *rows(step))
+            left = whole(pipe)
+            swap(pipe)
+            for o in pipe.optimizers:
+                o.param_groups[0]["lr"] = 0.25
+            if step == 2:
+                pipe.close()
+    with open_pipeline(make(), settings=settings) as pipe:
+        step = pipe.steps
+        if step == 3:
+            assert all(torch.equal(a, b) for a, b in zip(whole(pipe), left))
+        assert [o.param_groups[0]["lr"] for o in pipe.optimizers] == [0.25 if step > 1 else 1e-2] * parts
+        step_of(pipe, *rows(step))
+        for o in pipe.optimizers:
+            o.param_groups[0]["lr"] = 0.125
+        pipe.save()  # again, because the state is another one
+        swap(pipe)
+        for o in pipe.optimizers:
+            o.param_groups[0]["lr"] = 0.25
+    with open_pipeline(make(), settings=settings) as pipe:
+        assert pipe.steps == step + 1
+        assert [o.param_groups[0]["lr"] for o in pipe.optimizers] == [0.125] * parts
 
 
 def test_weights_alone_leave_the_optimizers_as_they_are():

@@ -9,7 +9,7 @@ import threading
 import pytest
 import torch
 from network import free_port
-from recovering_process import STEPS, STAGES, Part, batch, pipeline
+from recovering_process import STEPS, STAGES, Part, batch, between_steps, pipeline
 from warm import PYTHON
 
 FOLDER = pathlib.Path(__file__).parent
@@ -49,6 +49,7 @@ def check_undisturbed(saved, replicas):
     losses = []
     with pipeline(parts, replicas) as pipe:
         for step in range(1 + max(step for of_process, _ in saved for step in of_process)):
+            between_steps(pipe)
             x, y = batch(step)
             pipe.step(x, target=y)
             losses.append(pipe.last.losses)

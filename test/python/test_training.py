@@ -452,7 +452,10 @@ def test_the_timeline_of_a_step_is_a_picture(tmp_path):
         assert svg.startswith("<svg")
         for text in ("step 3: ", ">stage 1<", ">forward<", ">weight gradient<"):
             assert text in svg
-        assert pipe.report(2).svg != svg
+        for step in (1, 2, 3):
+            assert f"step {step}: " in pipe.report(step).svg
+        with pytest.raises(rrfp.Error, match="no step 4"):
+            pipe.report(4)
         with pytest.raises(rrfp.Error, match="no step 9"):
             pipe.report(9)
         pipe.report().save(tmp_path / "step.svg")

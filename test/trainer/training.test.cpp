@@ -169,12 +169,12 @@ TEST_CASE("a saved training resumes to the same bits, also with other stages") {
     auto p = pipeline::open(j, options).value();
     for (std::uint64_t step = 0; step < 2; ++step) CHECK(p->step(batch_of(step)).ok());
     CHECK(p->save().ok());
-    CHECK(p->save().ok());  // nothing new
+    CHECK(p->save().ok());  // the program may have changed the state
     CHECK(p->step(batch_of(2)).ok());
-    for (int i = 0; i < 2000 && saved == 0; ++i)
+    for (int i = 0; i < 2000 && saved < 2; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds{10});
   }  // destroyed without finish(): unsaved steps are lost
-  CHECK(saved == 1);
+  CHECK(saved == 2);
   CHECK(notes.empty());
   for (const std::uint32_t stages : {1, 4}) {
     j.pipeline.stages = stages;

@@ -2,6 +2,8 @@
 /// job. What a hook throws is kept and does not affect the run.
 #pragma once
 
+#include <cxxabi.h>
+
 #include <functional>
 #include <future>
 #include <memory>
@@ -34,6 +36,8 @@ class hook_thread {
       return hook();
     } catch (const std::exception& e) {
       why = std::string{name} + " threw: " + compute::first_line_of(e);
+    } catch (const abi::__forced_unwind&) {
+      throw;  // Python ends a thread so when its interpreter is gone.
     } catch (...) {
       why = std::string{name} + " threw an object that is not a std::exception";
     }

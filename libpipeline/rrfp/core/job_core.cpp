@@ -175,10 +175,8 @@ job_phase job_core::finish_step() {
     if (!accumulates_) applied_ = steps_done();
     if (is_evaluation_due()) batches_left_ = options_.evaluation->batches;
   }
-  if (options_.on_request)
-    step_ends_ = true;
-  else
-    actions_.push_back(job_action::finish_step{step_});
+  actions_.push_back(job_action::finish_step{step_});
+  state_ready_ = options_.on_request;
   if (!is_evaluation(step_)) {
     copy_state_if_due();
     // After the last step the run is as good as done.
@@ -203,7 +201,6 @@ job_phase job_core::continue_run() {
       leaving_ || finishing_ || (!options_.on_request && steps_done() == options_.steps);
   if (is_save_due(applied_, is_last)) return begin_save();
   save_asked_ = false;
-  if (std::exchange(step_ends_, false)) actions_.push_back(job_action::finish_step{step_});
   if (std::exchange(state_ready_, false)) actions_.push_back(job_action::state_ready{});
   if (leaving_) return leave();
   return begin_next_step();

@@ -246,7 +246,6 @@ class job_core {
   bool no_more_saves_ = false;
   /// A save was demanded: the next state between two steps is saved, whatever its number.
   bool save_asked_ = false;
-  bool step_ends_ = false;    ///< finish_step is due
   bool state_ready_ = false;  ///< the action is due
   /// How the run ends after phase finishing_save.
   job_end conclusion_ = job_end::done;

@@ -199,12 +199,12 @@ struct add_up {
 struct apply_update {
   step_id step;
 };
-/// The step is over: pass its summary on.
+/// The step is over: pass its summary on, in a run on request with state_ready.
 struct finish_step {
   step_id step;
 };
-/// In a run on request, to all nodes: the state is restored, or a save on demand has its snapshots,
-/// so programs may change the state.
+/// In a run on request, to all nodes: programs may change the state, because it is restored, or
+/// copied after a step or for a save on demand.
 struct state_ready {};
 /// Create the folder of the save; answer at once with save_opened or save_ended.
 struct open_save {

@@ -13,6 +13,7 @@ from .._closing import close_at_exit
 from .._errors import Error
 from .._rank import Kept
 from .._settings import called, check_flag, check_settings, with_whole_tasks
+from .._timeline import Timeline, check_reason, check_step
 from ._domain import mesh_finder, ranks_of
 from ._part import Local, StagePart
 from ._rendezvous import Rendezvous, next_number, ranks_of_group
@@ -199,8 +200,7 @@ class ReadySchedule(PipelineScheduleMulti):
 
     def report(self, step=None):
         """Returns the timeline of a step (default: the last one) as a picture for Jupyter. Needs trace=True."""
-        from .._timeline import Timeline
-
+        check_step(step)
         return Timeline(self._open().timeline(step))
 
     def write_trace(self, path):
@@ -209,6 +209,7 @@ class ReadySchedule(PipelineScheduleMulti):
 
     def hang_report(self, why="requested"):
         """Passes a report of what every rank is doing to on_report."""
+        check_reason(why)
         self._open().report(why)
 
     def metrics(self):

@@ -255,6 +255,13 @@ void job_actor::carry_out(const job_action::finish_step& a) {
     if (!setup_.on_request) return finish_batch();
     count_evaluation(summary.loss);
   }
+  if (setup_.on_request)
+    finished_ = summary;
+  else
+    tell(summary);
+}
+
+void job_actor::tell(const step_summary& summary) {
   if (setup_.on_step) setup_.on_step(summary);
   // This node has called on_step.
   for (const auto& [n, node] : nodes_)
@@ -262,6 +269,7 @@ void job_actor::carry_out(const job_action::finish_step& a) {
 }
 
 void job_actor::carry_out(const job_action::state_ready& a) {
+  if (const auto finished = std::exchange(finished_, std::nullopt)) return tell(*finished);
   for (const auto& [n, node] : nodes_) post(node, a);
 }
 

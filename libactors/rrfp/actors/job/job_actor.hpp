@@ -79,6 +79,8 @@ class job_actor : public actor_base {
   void finish_batch();
   void count_evaluation(double loss);
   void record(step_id step, const step_summary& s);
+  /// Tells all nodes that a step is over.
+  void tell(const step_summary& summary);
   void count(const step_summary& s);
   template <class Message>
   void send_to_stages(const Message& m);
@@ -105,6 +107,8 @@ class job_actor : public actor_base {
   std::map<node_id, actor_ref> nodes_;  ///< without absent ones
   apply_update update_;                 ///< of the running step
   std::optional<job_saves> saves_;
+  /// With on_request: of a step that is over, of which the programs do not know yet.
+  std::optional<step_summary> finished_;
   /// The record of the step whose state is being copied.
   job_record record_;
   /// By replica.
