@@ -150,6 +150,7 @@ status training_loop::begin(const std::function<void()>& look) {
     ended_ = {};
     session_ = &member_->session();
   }
+  if (caller_) caller_->forget();
   runner_ = std::thread{[self = shared_from_this(), kept = kept_.lock()] { self->run(); }};
   if (member_->run().start.from.has_copies()) wait_for_state(look);
   return success();

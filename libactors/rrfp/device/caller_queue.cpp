@@ -122,6 +122,11 @@ void caller_queue::want(step_id step) {
   has_caller_ = true;
 }
 
+void caller_queue::forget() {
+  const std::lock_guard lock{mutex_};
+  wanted_.reset();
+}
+
 std::optional<step_id> caller_queue::unwanted_step() {
   const std::lock_guard lock{mutex_};
   return has_work() || items_.empty() ? std::nullopt : items_.front().begins;

@@ -29,6 +29,8 @@ class caller_queue {
   /// Before run_until(): its work may begin. Work of other steps waits; other nodes may have begun
   /// the next one.
   void want(step_id step);
+  /// Before a run: no step is wanted yet, also not the one that the run before has not completed.
+  void forget();
   /// A step that other nodes have begun, and that is not the one that is wanted.
   std::optional<step_id> unwanted_step();
   void wake();
