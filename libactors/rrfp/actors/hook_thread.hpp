@@ -2,8 +2,6 @@
 /// job. What a hook throws is kept and does not affect the run.
 #pragma once
 
-#include <cxxabi.h>
-
 #include <functional>
 #include <future>
 #include <memory>
@@ -11,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include <rrfp/compute/compute_error.hpp>
+#include <rrfp/compute/user_functions.hpp>
 #include <rrfp/device/compute_thread.hpp>
 
 namespace rrfp::actors {
@@ -31,18 +29,12 @@ class hook_thread {
 
   /// On the thread of the caller.
   void call(const char* name, const std::function<void()>& hook) {
-    std::string why;
     try {
-      return hook();
+      named(name, hook)();
     } catch (const std::exception& e) {
-      why = std::string{name} + " threw: " + compute::first_line_of(e);
-    } catch (const abi::__forced_unwind&) {
-      throw;  // Python ends a thread so when its interpreter is gone.
-    } catch (...) {
-      why = std::string{name} + " threw an object that is not a std::exception";
+      const std::lock_guard lock{mutex_};
+      failures_ += (failures_.empty() ? "" : "; ") + std::string{e.what()};
     }
-    const std::lock_guard lock{mutex_};
-    failures_ += (failures_.empty() ? "" : "; ") + why;
   }
 
   /// What hooks threw since the last call; empty: nothing.
