@@ -12,8 +12,7 @@ bool job_core::is_save_due(std::uint64_t steps, bool last) const {
   if (accumulates_ && !leaving_ && !finishing_) return false;
   // A program may have changed the state since this step was saved. Of a save that has failed,
   // answers may still come.
-  if (save_asked_ && steps == last_save_) return steps > 0 && (save_ || steps == last_saved_);
-  if (steps == last_save_) return false;
+  if (steps == last_save_) return save_asked_ && steps > 0 && (save_ || steps == last_saved_);
   // Interrupted while steps are repeated after a loss: this or a newer checkpoint is there.
   if (steps <= last_saved_) return false;
   // A multiple may have passed while gradients accumulated.

@@ -33,16 +33,19 @@ class WatchedRank(Rank):
         run = super().begin(step, trains, counts, pieces)
         is_new = trains not in self._seen
         self._seen.add(trains)
-        watch = _Watch(self._ranks)
-        compiled = [is_new and is_compiled(part.module) for part in self.parts]
-        for part, alone in zip(self.parts, compiled):
-            part.around_loss = watch if alone else contextlib.nullcontext()
-        return functools.partial(_run_watched, run, watch, compiled) if is_new else run
+        return functools.partial(_run_watched, run, _Watch(self._ranks), self.parts) if is_new else run
 
 
-def _run_watched(run, watch, compiled, kind, mb, chunk, *more):
-    with contextlib.nullcontext() if compiled[chunk] else watch:
+def _run_watched(run, watch, parts, kind, mb, chunk, *more):
+    part = parts[chunk]
+    if not is_compiled(part.module):
+        with watch:
+            return run(kind, mb, chunk, *more)
+    part.around_loss = watch
+    try:
         return run(kind, mb, chunk, *more)
+    finally:
+        part.around_loss = contextlib.nullcontext()
 
 
 class _Watch(TorchDispatchMode):

@@ -14,8 +14,7 @@
 ///                               snapshot_taken, snapshot_written, stage_weights, stage_progress
 ///   node -> job                 copies_arrive
 ///   any actor -> job            copy_taken, copy_held, failed, suspected, interrupted,
-///   drain_asked,
-///                               batch_given, report_requested
+///                               drain_asked, batch_given, report_requested
 ///   process -> job or node      start, node_lost, suspected, node_waits, interrupted, drain_asked,
 ///                               demanded, batch_given, report_requested
 ///   node -> stage or rank       stage_ranks, stop
@@ -267,8 +266,8 @@ auto fields(auto f, job_ended& x) {
 #define RRFP_MESSAGES(X)                                                                   \
   X(restore_state) X(state_restored) X(begin_step) X(arrived) X(run_launch) X(launch_done) \
   X(end_step) X(rank_step_ended) X(stage_step_ended) X(apply_update) X(update_applied)     \
-  X(step_over) X(state_ready) X(copy_taken) X(take_snapshot) X(snapshot_taken) X(snapshot_written) X(copy_state)        \
-  X(copy_held) X(copy_offered) X(fetch_copy) X(copies_arrive) X(keep_copies)               \
+  X(step_over) X(state_ready) X(copy_taken) X(take_snapshot) X(snapshot_taken)             \
+  X(snapshot_written) X(copy_state) X(copy_held) X(copy_offered) X(fetch_copy) X(copies_arrive) X(keep_copies)               \
   X(report_weights) X(stage_weights)                                                       \
   X(report_progress) X(stage_progress) X(report_requested) X(write_report) X(failed)       \
   X(interrupted) X(drain_asked) X(batch_given) X(job_ended) X(suspected)
