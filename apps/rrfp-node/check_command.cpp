@@ -187,16 +187,17 @@ using clock = std::chrono::steady_clock;
 
 int print_plan(const job::job& j, const actors::session_setup& setup, std::uint32_t nodes) {
   const auto steps = steps_to_simulate(j, job::effective_shape(j));
-  auto dispatch = job::simulation_of(j, policies::registry(), steps);
-  if (!dispatch) return end_with(dispatch.failure());
-  const auto places = job::node_places::make(j, nodes);
-  if (!places) return end_with(places.failure());
   const auto cut = job::layers_of_parts(j);
   const auto sizes = compute::expected_layout(j.model, j.data);
   const auto chunks = compute::estimate(j.model, sizes, cut, j.pipeline.tp, j.pipeline.recompute);
-  dispatch->slot_bytes = [&](step_id, stage_id s, microbatch_id) {
-    return compute::slot_bytes(chunks, dispatch->shape, s);
-  };
+  const auto dispatch =
+      job::simulation_of(j, policies::registry(), steps, replica_id{0},
+                         [&, shape = job::effective_shape(j)](step_id, stage_id s, microbatch_id) {
+                           return compute::slot_bytes(chunks, shape, s);
+                         });
+  if (!dispatch) return end_with(dispatch.failure());
+  const auto places = job::node_places::make(j, nodes);
+  if (!places) return end_with(places.failure());
   std::optional<simulate::report> predicted;
   if (steps > 0) {
     auto simulated = simulate::run(*dispatch, dispatch->costs);

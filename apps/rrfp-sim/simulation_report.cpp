@@ -39,10 +39,9 @@ std::string table_of(const simulate::report& r, const job::dispatch_plan& dispat
       "memory\n",
       name(dispatch.rule.mode), dispatch.policies->name(), milliseconds(r.makespan),
       r.bubble_fraction * 100, busiest - r.stages.begin(), milliseconds(r.lower_bound),
-      (static_cast<double>(r.makespan) /
-           static_cast<double>(std::max<std::int64_t>(r.lower_bound, 1)) -
-       1) *
-          100,
+      r.lower_bound > 0
+          ? (static_cast<double>(r.makespan) / static_cast<double>(r.lower_bound) - 1) * 100
+          : 0.0,
       r.events);
   text += fmt::format("{:>5}{:>9}{:>9}{:>9}{:>9}{:>9}{:>8}{:>8}{:>6}{:>8}\n", "stage", "busy",
                       "idle", "input", "order", "memory", "head", "tail", "slots", "MiB");

@@ -119,6 +119,26 @@ TEST_CASE("a table that lacks a task only in the order of admission is refused")
   CHECK_THAT(o.err, Contains("d.csv: durations: expected a row for B"));
 }
 
+TEST_CASE("a limit on bytes needs costs that count bytes") {
+  const scratch_folder folder;
+  const auto calm = job_without_jitter(folder, "slot_bytes = \"1MiB\"\n");
+  const auto refused = run_program({RRFP_SIM, calm});
+  CHECK(refused.code == 2);
+  CHECK_THAT(
+      refused.err,
+      Contains(
+          "calm.toml:5: dispatch.slot_bytes: expected cost.preset, which determines the bytes"));
+}
+
+TEST_CASE("a step that takes no time is as long as its lower bound") {
+  const scratch_folder folder;
+  const auto o =
+      run_program({RRFP_SIM, job_without_jitter(folder, ""), "--set", "cost.forward_ms=0", "--set",
+                   "cost.backward_ms=0", "--set", "cost.weight_ms=0"});
+  CHECK(o.code == 0);
+  CHECK_THAT(o.out, Contains("lower bound 0.000 ms (0.0 % above)"));
+}
+
 TEST_CASE("an option with an empty text is refused") {
   const auto o = run_program({RRFP_SIM, job, "--durations", ""});
   CHECK(o.code == 2);

@@ -16,7 +16,8 @@ constexpr std::string_view microbatches_of_a_step = "pipeline.microbatches";
 
 constexpr std::array<std::string_view, 3> identity_sections{"model", "vision", "data"};
 constexpr std::array<std::string_view, 2> train_identity{"train.seed", "train.optimizer"};
-constexpr std::array<std::string_view, 2> sums{"pipeline.tp", "pipeline.replicas"};
+constexpr std::array<std::string_view, 3> sums{"pipeline.tp", "pipeline.replicas",
+                                               "dispatch.admission"};
 
 template <class List>
 bool holds(const List& list, std::string_view path) {

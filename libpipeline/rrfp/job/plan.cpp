@@ -26,8 +26,7 @@ simulate::stage_costs_options costs_of(const job& j, replica_id replica) {
   return options;
 }
 
-std::function<std::uint64_t(step_id, stage_id, microbatch_id)> bytes_of(
-    const simulate::stage_costs& costs) {
+simulate::microbatch_bytes bytes_of(const simulate::stage_costs& costs) {
   return [costs](step_id step, stage_id s, microbatch_id mb) {
     return costs.activation_bytes(step, s, mb);
   };
@@ -129,12 +128,17 @@ simulate::plan simulation_of(const dispatch_plan& p, const simulate::stage_costs
 }
 
 result<job_simulation> simulation_of(const job& j, const policy_registry& policies,
-                                     std::uint64_t steps, replica_id replica) {
+                                     std::uint64_t steps, replica_id replica,
+                                     simulate::microbatch_bytes slot_bytes) {
   auto p = make_dispatch_plan(j, policies);
   if (!p) return p.failure();
   auto costs = expected_costs(j, replica);
   if (!costs) return costs.failure();
   static_cast<simulate::plan&>(*p) = simulation_of(*p, *costs, steps);
+  if (slot_bytes) p->slot_bytes = std::move(slot_bytes);
+  if (j.dispatch.slot_bytes != 0 && !p->slot_bytes)
+    return blame(j, "dispatch.slot_bytes",
+                 "expected cost.preset, which determines the bytes of a microbatch");
   return job_simulation{*std::move(p), *std::move(costs)};
 }
 

@@ -38,8 +38,11 @@ simulate::plan simulation_of(const dispatch_plan& p, const simulate::stage_costs
 struct job_simulation : dispatch_plan {
   simulate::stage_costs costs;
 };
-/// Errors: those of make_dispatch_plan() and expected_costs().
+/// `slot_bytes`, if not empty, instead of the bytes that the costs count. Errors: those of
+/// make_dispatch_plan() and expected_costs(); dispatch.slot_bytes is set and nothing counts the
+/// bytes.
 result<job_simulation> simulation_of(const job& j, const policy_registry& policies,
-                                     std::uint64_t steps, replica_id replica = replica_id{0});
+                                     std::uint64_t steps, replica_id replica = replica_id{0},
+                                     simulate::microbatch_bytes slot_bytes = {});
 
 }  // namespace rrfp::job

@@ -68,13 +68,15 @@ class decider {
   virtual std::optional<nanoseconds> decides_again_after(stage_id) = 0;
 };
 
+/// Bytes that a microbatch holds on a stage.
+using microbatch_bytes = std::function<std::uint64_t(step_id, stage_id, microbatch_id)>;
+
 struct plan {
   pipeline_shape shape;
   dispatch_rule rule;
   std::uint32_t lookahead = 0;
   memory_limit limit;
-  /// Bytes that a microbatch holds on a stage; empty: bytes are not counted.
-  std::function<std::uint64_t(step_id, stage_id, microbatch_id)> slot_bytes;
+  microbatch_bytes slot_bytes;  ///< empty: bytes are not counted
   std::uint64_t steps = 1;
   step_id first;  ///< of the steps
   /// The number of microbatches of a step, at least 1; empty: that of the shape.
