@@ -367,6 +367,7 @@ class Pipeline:
 
     def save(self):
         """Saves a checkpoint to settings["checkpoint.dir"]. Returns once the state is copied; the files follow."""
+        self._check_idle()
         self._call(self._pipeline.save)
 
     def metrics(self):

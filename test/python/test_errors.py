@@ -574,9 +574,10 @@ class Calling(torch.nn.Module):
         lambda pipe, state: pipe.load_state_dict(state),
         lambda pipe, state: pipe.step(rows(1)[0], target=rows(1)[1]),
         lambda pipe, state: pipe.eval(rows(1)[0], target=rows(1)[1]),
+        lambda pipe, state: pipe.save(),
         lambda pipe, state: pipe.finish(),
     ],
-    ids=["state_dict", "load_state_dict", "step", "eval", "finish"],
+    ids=["state_dict", "load_state_dict", "step", "eval", "save", "finish"],
 )
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_a_call_while_a_step_runs_is_an_error_and_the_step_goes_on(call, in_thread):
@@ -612,6 +613,7 @@ def test_another_pipeline_in_a_forward_or_a_loss_is_refused_at_once():
         calls = [
             lambda: inner.step(x, target=y),
             lambda: inner.state_dict(),
+            lambda: inner.save(),
             lambda: inner.finish(),
             lambda: rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=6),
         ]

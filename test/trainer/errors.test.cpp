@@ -349,6 +349,7 @@ TEST_CASE("a call inside a forward is an error at once, and the step goes on") {
       [&] { return outer->state_dict().message(); },
       [&] { return outer->load_state_dict(state).message(); },
       [&] { return outer->step(batch_of(0)).message(); },
+      [&] { return outer->save().message(); },
       [&] { return outer->finish().message(); },
       [&] { return inner->step(batch_of(0)).message(); },
       [&] { return pipeline::open(job_of(), small_options()).message(); },

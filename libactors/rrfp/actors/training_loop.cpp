@@ -89,8 +89,9 @@ void training_loop::close(const std::string& why) {
   }
   runner_.detach();
   note(
-      "a user function has not returned: its thread was detached and keeps the memory of the "
-      "pipeline");
+      "the pipeline has not ended, because a user function has not returned or a process does not "
+      "answer: its thread "
+      "was detached and keeps the memory of the pipeline");
 }
 
 result<std::unique_lock<std::mutex>> training_loop::begin_call() {
@@ -214,6 +215,8 @@ bool training_loop::wait_for_state(const std::function<void()>& look,
 }
 
 status training_loop::save(const std::function<void()>& look) {
+  const auto call = begin_call();
+  if (!call) return call.failure();
   if (job_.checkpoint.dir.empty())
     return job::blame(job_, "checkpoint.dir", "save() expects a folder, got none");
   if (accumulates_) return error{"save(): expected a step that updates, got waiting gradients"};

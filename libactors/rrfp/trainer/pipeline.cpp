@@ -142,6 +142,11 @@ status pipeline::impl::load_state_dict(std::vector<compute::named_tensor> state)
   return fits ? loop_->for_each_compute([shared](auto& c) { return c.restore(*shared); }) : fits;
 }
 
+status pipeline::impl::save() {
+  if (auto call = begin_call(); !call) return call.failure();
+  return loop_->save();
+}
+
 result<actors::run_summary> pipeline::impl::finish() {
   if (auto call = begin_call(); !call) return call.failure();
   return loop_->finish();
@@ -198,7 +203,7 @@ status pipeline::load_state_dict(std::vector<compute::named_tensor> state) {
   return caught([&] { return impl_->load_state_dict(std::move(state)); });
 }
 status pipeline::recover() { return impl_->recover(); }
-status pipeline::save() { return impl_->loop().save(); }
+status pipeline::save() { return impl_->save(); }
 result<actors::run_summary> pipeline::finish() { return impl_->finish(); }
 void pipeline::interrupt() { impl_->loop().interrupt(); }
 void pipeline::report(std::string why) { impl_->loop().report(std::move(why)); }

@@ -27,6 +27,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   result<std::vector<compute::named_tensor>> state_dict();
   status load_state_dict(std::vector<compute::named_tensor> state);
   status recover();
+  status save();
   result<actors::run_summary> finish();
   actors::training_loop& loop() const { return *loop_; }
 

@@ -92,6 +92,9 @@ class tracer {
             "{}: {} of {} not ended {}: waiting for gradients of replicas or of the stage of a "
             "tied parameter",
             name_of(here), to_text(s.not_ended), job_.ranks, to_string(s.core.step));
+      case stage_phase::updating:
+        return fmt::format("{}: the update of {} has not finished", name_of(here),
+                           to_string(s.core.step));
       case stage_phase::running: break;
     }
     if (s.awaits_batch) return cause_of_no_batch(here, s);
@@ -108,7 +111,7 @@ class tracer {
     const auto at = states_.find(here);
     if (at == states_.end()) return name_of(here) + " does not answer";
     const auto& s = *at->second;
-    if (s.phase == stage_phase::idle) return {};
+    if (s.phase == stage_phase::idle || s.phase == stage_phase::updating) return {};
     if (s.awaits_batch) return cause_of_no_batch(here, s);
     // A stage runs its launches in order, so the first unfinished launch delays all that follow.
     if (!s.core.running.empty()) return cause_of_launch(here, s);

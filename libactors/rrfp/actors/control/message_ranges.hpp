@@ -17,7 +17,7 @@ constexpr auto last_of(error_kind) { return error_kind::interrupted; }
 constexpr auto last_of(forward_pass) { return forward_pass::again; }
 constexpr auto last_of(job_end) { return job_end::node_lost; }
 constexpr auto last_of(memory_bound) { return memory_bound::activations; }
-constexpr auto last_of(stage_phase) { return stage_phase::ending; }
+constexpr auto last_of(stage_phase) { return stage_phase::updating; }
 constexpr auto last_of(task_kind) { return task_kind::backward_weight; }
 constexpr auto last_of(wait_cause) { return wait_cause::complete; }
 

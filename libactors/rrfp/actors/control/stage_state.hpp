@@ -11,7 +11,7 @@
 
 namespace rrfp::actors {
 
-enum class stage_phase : std::uint8_t { idle, running, ending };
+enum class stage_phase : std::uint8_t { idle, running, ending, updating };
 
 struct stage_state {
   replica_id replica;

@@ -39,8 +39,15 @@ caf::behavior stage_supervisor::make_behavior() {
       [this](const launch_done& m) { on_launch_done(m); },
       [this](decide_now) { guarded([this] { choose(); }); },
       [this](rank_step_ended& m) { on_rank_step_ended(m); },
-      [this](const apply_update& m) { send_to_ranks(m); },
-      [this](const update_applied& m) { post(job_, m); },
+      [this](const apply_update& m) {
+        phase_ = stage_phase::updating;
+        ranks_to_update_ = ranks_.size();
+        send_to_ranks(m);
+      },
+      [this](const update_applied& m) {
+        if (--ranks_to_update_ == 0) phase_ = stage_phase::idle;
+        post(job_, m);
+      },
       [this](const report_state& m) {
         post(m.to, state_reported{replica_, stage_, full_report()});
       },
@@ -302,6 +309,7 @@ std::string stage_supervisor::describe(const stage_state& s) const {
   if (s.awaits_batch) return head + "waits for its program, which has not given the batch";
   if (s.phase == stage_phase::ending)
     return head + "all tasks done, waits for its ranks to end the step";
+  if (s.phase == stage_phase::updating) return head + "all tasks done, updates its parameters";
   const auto rest = fmt::format(", {} ready, {} of the step left, {} slots held", s.core.ready,
                                 s.core.remaining, s.core.memory.slots);
   if (!s.core.running.empty())

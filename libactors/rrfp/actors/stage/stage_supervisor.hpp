@@ -80,6 +80,7 @@ class stage_supervisor : public actor_base, public runs_anywhere {
   metrics::stage_counters& counters_;
   stage_ledger ledger_;
   stage_phase phase_ = stage_phase::idle;
+  std::size_t ranks_to_update_ = 0;  ///< in phase updating
   step_id step_;
   bool decision_requested_ = false;
   bool is_broken_ = false;  ///< no more decisions: user code has thrown
