@@ -222,8 +222,12 @@ TEST_CASE("A message about checkpoints or copies is refused by a run that makes 
         "snapshot_written: this run makes no checkpoints");
   CHECK(refusal_of(restore_state{}) == "restore_state: this run makes no copies");
   CHECK(refusal_of(copy_state{1, 1}) == "copy_state: this run makes no copies");
+  CHECK(refusal_of(copy_offered{}) == "copy_offered: this run makes no copies");
+  CHECK(refusal_of(fetch_copy{}) == "fetch_copy: this run makes no copies");
+  CHECK(refusal_of(keep_copies{}) == "keep_copies: this run makes no copies");
   CHECK(refusal_of(take_snapshot{1}, both) == "");
   CHECK(refusal_of(snapshot_written{1, {}, 0, 0, {}}, both) == "");
   CHECK(refusal_of(restore_state{}, both) == "");
   CHECK(refusal_of(copy_state{1, 1}, both) == "");
+  CHECK(refusal_of(fetch_copy{}, both) == "");
 }

@@ -80,6 +80,9 @@ class range_check {
   void check_together(const restore_state&) { needs("copies", run_.copies); }
   void check_together(const copy_state&) { needs("copies", run_.copies); }
   void check_together(const copy_taken&) { needs("copies", run_.copies); }
+  void check_together(const copy_offered&) { needs("copies", run_.copies); }
+  void check_together(const fetch_copy&) { needs("copies", run_.copies); }
+  void check_together(const keep_copies&) { needs("copies", run_.copies); }
   void check_together(const task_piece& x) { below("piece", x.number, x.count); }
   void check_together(const input_arrived& x) {
     below("the kind of an arrival", static_cast<std::uint64_t>(x.kind),

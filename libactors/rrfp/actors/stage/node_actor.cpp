@@ -77,9 +77,9 @@ caf::behavior node_actor::make_behavior() {
       [this](const state_ready&) {
         if (context_->setup.on_state_ready) context_->setup.on_state_ready();
       },
-      [this](const copy_offered& m) { with_copies(m); },
-      [this](const fetch_copy& m) { with_copies(m); },
-      [this](const keep_copies& m) { with_copies(m); },
+      [this](const copy_offered& m) { context_->copies->on(m); },
+      [this](const fetch_copy& m) { context_->copies->on(m); },
+      [this](const keep_copies& m) { context_->copies->on(m); },
       [this](const report_requested& m) { request_report(m); },
       [this](const write_report& m) { begin_report(m); },
       [this](state_reported& m) { on_state_reported(m); },
@@ -126,11 +126,6 @@ void node_actor::finish_report() {
                                 fmt::format("stage {}: does not answer\n", s.number.value()));
   if (context_->setup.on_report)
     context_->setup.on_report(node_report(*context_, finished.request, finished.stages));
-}
-
-template <class Message>
-void node_actor::with_copies(const Message& m) {
-  if (context_->copies != nullptr) context_->copies->on(m);
 }
 
 void node_actor::end(const job_ended& m) {

@@ -51,8 +51,6 @@ class node_actor : public actor_base {
 
  private:
   void end(const job_ended& m);
-  template <class Message>
-  void with_copies(const Message& m);
   void request_report(const report_requested& m);
   /// Asks the stages hosted here and writes the report when all have answered.
   void begin_report(const write_report& m);
