@@ -1,6 +1,7 @@
 #include "cluster_link.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -109,7 +110,7 @@ std::vector<link_peers> introduce(const cluster& c, const session_setup& setup,
   return told;
 }
 
-ucx_options options_of(const cluster& c) {
+result<std::unique_ptr<ucx_transport>> open_wire(const cluster& c, const hosted_parts& hosted) {
   ucx_options options;
   options.node = c.members->node();
   options.job_token = c.start.token;
@@ -126,11 +127,6 @@ ucx_options options_of(const cluster& c) {
   if (job::is_loopback(c.transport.listen)) options.net_devices = "lo";
   options.checksum_data = !c.start.machines.is_one;
   options.inflight_bytes_max = options.message_bytes_max = c.transport.inflight_bytes;
-  return options;
-}
-
-result<std::unique_ptr<ucx_transport>> open_wire(const cluster& c, const hosted_parts& hosted) {
-  auto options = options_of(c);
   auto memory = hosted.memory_of_arrivals();
   options.memory = std::move(memory.host);
   options.enter_thread = std::move(memory.enter_thread);
@@ -191,9 +187,7 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
                                 std::chrono::milliseconds{static_cast<std::int64_t>(
                                     in_cluster.transport.join_timeout_s * 1e3)}});
   o.wire = *std::move(wire);  // destroyed before the link, to which it reports failures
-  own.on_failure([link = o.link.get()](node_id n, std::string why) {
-    link->report_unreachable(fmt::format("node {} cannot be reached: {}", n.value(), why));
-  });
+  own.on_failure(std::bind_front(&cluster_link::report_unreachable, o.link.get()));
   auto& connected = o.link->connected_;
   for (const auto& [peer, address] : told->addresses) {
     if (!connected) break;
@@ -239,13 +233,14 @@ void cluster_link::watch(const caf::actor& watcher) {
   });
 }
 
-void cluster_link::report_unreachable(std::string why) {
+void cluster_link::report_unreachable(node_id node, const std::string& why) {
   has_lost_connections_ = true;
+  auto text = fmt::format("node {} cannot be reached: {}", node.value(), why);
   const std::lock_guard lock{mutex_};
   if (watcher_)
-    post(watcher_, suspected{{std::move(why), error_kind::node_lost}});
+    post(watcher_, suspected{{std::move(text), error_kind::node_lost}});
   else if (unreachable_.empty())
-    unreachable_ = std::move(why);
+    unreachable_ = std::move(text);
 }
 
 std::string cluster_link::finish(trace_recorder* trace) {

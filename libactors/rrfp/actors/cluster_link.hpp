@@ -75,7 +75,7 @@ class cluster_link {
 
  private:
   cluster_link(const cluster& in_cluster, ucx_transport& wire, std::chrono::milliseconds limit);
-  void report_unreachable(std::string why);
+  void report_unreachable(node_id node, const std::string& why);
 
   const cluster& cluster_;
   ucx_transport& wire_;

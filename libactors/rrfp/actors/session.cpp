@@ -1,6 +1,7 @@
 #include <rrfp/actors/session.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <future>
 #include <thread>
 
@@ -61,7 +62,7 @@ class open_session final : public session {
       opened_.sides = hosted_.sides();
       opened_.start = std::chrono::steady_clock::now();
     }
-    const auto context = make_context(link.get(), opened_.start);
+    const auto context = make_context(link.get());
     begin_counting();
     if (link && setup_.recovery)
       context->copies = std::make_shared<copy_exchange>(
@@ -71,8 +72,7 @@ class open_session final : public session {
       saver = std::make_unique<compute_thread>("checkpoint");
       context->saver = saver.get();
     }
-    if (auto ready = connect(*context, link.get(), std::move(opened_.wire)); !ready)
-      return ended_early(ready.failure());
+    if (auto ready = connect(*context, link.get()); !ready) return ended_early(ready.failure());
     if (setup_.board != nullptr) setup_.board->show(counters_);
 
     caf::actor_system_config config;
@@ -158,8 +158,7 @@ class open_session final : public session {
   node_id leader() const { return cluster_ ? cluster_->members->leader() : node_id{0}; }
   bool leads() const { return node() == leader(); }
 
-  std::shared_ptr<run_context> make_context(const cluster_link* link,
-                                            std::chrono::steady_clock::time_point start) const {
+  std::shared_ptr<run_context> make_context(const cluster_link* link) const {
     const auto context = std::make_shared<run_context>(
         setup_, node(),
         [this](const rank_address& a) {
@@ -170,7 +169,7 @@ class open_session final : public session {
                        cluster_ ? cluster_->places.nodes() : 1, setup_.checkpoint.has_value(),
                        setup_.recovery.has_value(), leader()});
     if (cluster_) context->in_cluster = &*cluster_;
-    context->start = start;
+    context->start = opened_.start;
     context->counters = counters_;
     context->watches = hosted_.watches();
     return context;
@@ -191,8 +190,9 @@ class open_session final : public session {
     counters_->note_progress();
   }
 
-  /// `link`, `wire`: null in one process.
-  status connect(run_context& context, cluster_link* link, std::unique_ptr<transport> wire) {
+  /// `link`: null in one process.
+  status connect(run_context& context, cluster_link* link) {
+    auto wire = std::move(opened_.wire);
     if (link != nullptr) {
       context.on_step_begun = [members = cluster_->members](step_id step) {
         members->set_status(to_string(step));
@@ -209,9 +209,8 @@ class open_session final : public session {
       wire = make_delaying_transport(std::move(wire), std::bind_front(delay_of, std::cref(setup_)));
     context.wire = setup_.wrap_outputs ? setup_.wrap_outputs(std::move(wire)) : std::move(wire);
     if (context.copies)
-      context.wire->bind(copies_at(node()), [copies = context.copies.get()](message m) {
-        copies->on_piece(std::move(m));
-      });
+      context.wire->bind(copies_at(node()),
+                         std::bind_front(&copy_exchange::on_piece, context.copies.get()));
     if (link != nullptr) counters_->transport.set([link] { return link->count(); });
     return success();
   }
