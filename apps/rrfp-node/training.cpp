@@ -67,17 +67,6 @@ bool compare_runs(const std::vector<finished_run>& runs) {
 
 }  // namespace
 
-void waiting_lines::note(const std::string& text) {
-  constexpr std::chrono::seconds between{3};
-  constexpr std::chrono::minutes again{1};
-  const auto now = std::chrono::steady_clock::now();
-  const auto since_last = now - last_;
-  if (since_last < between || (text == said_ && since_last < again)) return;
-  said_ = text;
-  last_ = now;
-  complain("{}", text);
-}
-
 training::training(const job::recovery_options& recovery, command_options options,
                    metrics::board& board, interrupt_watch& interrupts, node_seat seat)
     : recovery_(recovery),
@@ -91,7 +80,7 @@ training::~training() = default;
 // ---- joining
 
 void training::on_joining(std::function<void()> interrupt, bool handed_over) {
-  waiting_ = {};
+  said_ = {};
   interrupts_.let_drain(false);
   // Told to end when another was: this one leaves after that one is replaced.
   if (!handed_over) interrupts_.give_up_drain();
@@ -112,7 +101,14 @@ actors::membership_options training::options_of_join() {
 
 void training::on_waiting(const std::string& text) {
   // Of a launcher's nodes, one speaks for all.
-  if (!text.empty() && (!seat_.join.launched || seat_.node == node_id{0})) waiting_.note(text);
+  if (text.empty() || (seat_.join.launched && seat_.node != node_id{0})) return;
+  constexpr std::chrono::seconds between{3};
+  constexpr std::chrono::minutes again{1};
+  const auto now = std::chrono::steady_clock::now();
+  const auto since_last = now - said_.at;
+  if (since_last < between || (text == said_.text && since_last < again)) return;
+  said_ = {text, now};
+  complain("{}", text);
 }
 
 bool training::has_joined(bool well) {
@@ -273,9 +269,10 @@ bool training::reports(const actors::run_end& end) const {
   return end.result.drained == node_id{0} || (lost && lost->node == node_id{0});
 }
 
-void training::report(const actors::run_end& end) const {
+void training::on_run_end(const actors::run_end& end) {
   const auto& r = end.result;
-  const auto prefix = end.run != nullptr ? end.run->run.options.name + ": " : std::string{};
+  const auto* const j = end.run != nullptr ? &end.run->run.options : nullptr;
+  const auto prefix = j != nullptr ? j->name + ": " : std::string{};
   switch (end.next) {
     case actors::aftermath::leaves:
       if (seat_.join.launched) return;
@@ -285,23 +282,17 @@ void training::report(const actors::run_end& end) const {
       return complain("{}{}; it ends, because another process may have its place", prefix,
                       r.message);
     case actors::aftermath::joins_again:
-      if (!reports(end)) return;
-      return complain("{}{}; waiting up to {:g} s for all nodes (restart {} of {})", prefix,
-                      r.message, recovery_.hold_s, end.totals.restarts, recovery_.max_restarts);
+      if (reports(end))
+        complain("{}{}; waiting up to {:g} s for all nodes (restart {} of {})", prefix, r.message,
+                 recovery_.hold_s, end.totals.restarts, recovery_.max_restarts);
+      // It goes on later, or in the process that takes the place of this one: its outputs, too.
+      if (j != nullptr && end.node.leads()) held_.emplace(*j, r);
+      return;
     case actors::aftermath::over:
       if (r.how != actors::ending::done && reports(end))
         complain("{}{}", prefix, cause_of(r, end.node.leads()));
+      if (j != nullptr) add_run(*j, r);
   }
-}
-
-void training::on_run_end(const actors::run_end& end) {
-  report(end);
-  if (end.run == nullptr) return;
-  const auto& j = end.run->run.options;
-  const auto& r = end.result;
-  // It goes on later, or in the process that takes the place of this one: its outputs, too.
-  if (end.next == actors::aftermath::joins_again && end.node.leads()) held_.emplace(j, r);
-  if (end.next == actors::aftermath::over) add_run(j, r);
 }
 
 void training::add_run(const job::job& j, const actors::run_result& r) {

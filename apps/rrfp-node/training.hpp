@@ -29,16 +29,6 @@ struct node_seat {
   std::string description{};
 };
 
-/// Says what a join waits for: soon, whenever that changes, and once a minute.
-class waiting_lines {
- public:
-  void note(const std::string& text);
-
- private:
-  std::string said_;
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
-
 /// Trains the runs one after another and prints the result table.
 class training : public actors::job_program {
  public:
@@ -55,6 +45,7 @@ class training : public actors::job_program {
   void on_joining(std::function<void()> interrupt, bool handed_over) override;
   actors::membership_options options_of_join() override;
   bool joins_once() override { return interrupts_.is_draining(); }
+  /// Says what a join waits for: soon, whenever that changes, and once a minute.
   void on_waiting(const std::string& text) override;
   bool has_joined(bool well) override;
   void on_agreed(const actors::job_node& node, const recovery_point& from) override;
@@ -76,7 +67,6 @@ class training : public actors::job_program {
   /// Whether this node says how a run ended: of a launcher's nodes one reports for all, node 0, or
   /// node 1 after the loss of node 0.
   bool reports(const actors::run_end& end) const;
-  void report(const actors::run_end& end) const;
   /// Adds a run that is over to the outputs.
   void add_run(const job::job& j, const actors::run_result& r);
   /// Writes the outputs if the job has ended while it waited for a replacement.
@@ -87,7 +77,11 @@ class training : public actors::job_program {
   metrics::board& board_;
   interrupt_watch& interrupts_;
   const node_seat seat_;
-  waiting_lines waiting_;
+  /// The last line about a wait; at first, when the wait began.
+  struct said_line {
+    std::string text{};
+    std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();
+  } said_;
   std::vector<std::uint32_t> shares_;  ///< of the replicas in the last step; empty: their own
   std::unique_ptr<json_log> log_;
   bool logs_ = false;  ///< opened as that of the leader
