@@ -120,9 +120,12 @@ class member_of_job final : public job_member {
       options.stop = stop;
       options.on_waiting = [this](const std::string& text) { program_.on_waiting(text); };
       auto members = join_job(j, *job_.place, *job_.framework, std::move(options));
+      if (members) return members;
+      const bool may_try_again = standing_ && !is_lost() && !is_over() &&
+                                 members.failure().kind == error_kind::node_lost &&
+                                 !program_.joins_once();
       const auto left = limit - in_seconds{clock::now() - since}.count();
-      if (members || !may_try_again(members.failure()) || left <= in_seconds{retry_pause}.count())
-        return members;
+      if (!may_try_again || left <= in_seconds{retry_pause}.count()) return members;
       program_.on_waiting(members.message());
       if (standing_->now().choice.is_first()) {
         standing_->change([](auto& known) {
@@ -135,11 +138,6 @@ class member_of_job final : public job_member {
     }
   }
 
-  bool may_try_again(const error& why) const {
-    return standing_ && !is_lost() && !is_over() && why.kind == error_kind::node_lost &&
-           !program_.joins_once();
-  }
-
   /// Agrees on the next run and opens its session; there is none if all runs are over.
   status begin_next(bool has_joined) {
     report_.held = copies_->held();
@@ -149,20 +147,16 @@ class member_of_job final : public job_member {
     if (!start) return start.failure();
     start_ = *std::move(start);
     if (has_joined) program_.on_agreed(node(), start_.from);
-    take_over(start_.from);
-    return start_.number == job_.runs.size() ? success() : open();
-  }
-
-  /// What other nodes have finished while this one was lost.
-  void take_over(const recovery_point& from) {
-    for (auto n = report_.finished.size(); n < from.finished.size(); ++n) {
-      run_summary done;
-      if (auto summary = summary_of(from.finished[n])) done = *std::move(summary);
-      program_.take_over(job_.runs[n].options, done, node());
-      finish_run(from.finished[n]);
+    // What other nodes have finished while this one was lost.
+    for (auto n = report_.finished.size(); n < start_.number; ++n) {
+      const auto& finished = start_.from.finished[n];
+      const auto summary = summary_of(finished);
+      program_.take_over(job_.runs[n].options, summary ? *summary : run_summary{}, node());
+      finish_run(finished);
     }
-    if (!from.has_copies()) copies_->clear();
+    if (!start_.from.has_copies()) copies_->clear();
     report_.lost.clear();
+    return start_.number == job_.runs.size() ? success() : open();
   }
 
   /// Keeps the summary of a run that is over, and drops what recovery needs of it.
