@@ -158,14 +158,13 @@ status watcher::join() {
     if (!join_failure_ || join_failure_->elsewhere)
       know([](auto& known) { known.choice.note_failed_join(); });
   }
-  if (leads() && options_.standing && options_.standing->is_over()) tell_end();
+  // Learned of the end while it joined, and tells it to the others.
+  if (leads() && options_.standing && options_.standing->is_over()) {
+    std::unique_lock lock{mutex_};
+    changed_.wait_for(lock, options_.telling_max, [&] { return left_ || interrupted_; });
+  }
   end();
   return within(name, std::move(why));
-}
-
-void watcher::tell_end() {
-  std::unique_lock lock{mutex_};
-  changed_.wait_for(lock, options_.telling_max, [&] { return left_ || interrupted_; });
 }
 
 void watcher::wait(std::unique_lock<std::mutex>& lock, clock::time_point deadline,

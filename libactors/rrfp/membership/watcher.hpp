@@ -78,8 +78,6 @@ class watcher final : public membership {
   // For the process.
   void end();
   void search(const std::stop_token& stop);
-  /// On node 0, which has learned of the end while it joined.
-  void tell_end();
   /// Until a join or an exchange has ended, or `deadline`; calls on_waiting now and then.
   void wait(std::unique_lock<std::mutex>& lock, clock::time_point deadline,
             const std::function<bool()>& ended);
