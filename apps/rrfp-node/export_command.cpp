@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/actors/checkpoint_tensors.hpp>
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/hugging_face/config.hpp>
 #include <rrfp/job/job.hpp>
@@ -134,7 +135,7 @@ status copy_into(const std::vector<fs::path>& files, const std::string& folder) 
 int export_command(const export_options& options) {
   const auto from = find_checkpoint(options.checkpoint);
   if (!from) return end_with(from.failure());
-  auto saved = actors::checkpoint_tensors::open(*from);
+  const auto saved = actors::open_tensors(*from);
   if (!saved) return end_with(saved.failure());
   const auto base = open_base(options.base);
   if (!base) return end_with(base.failure());
@@ -144,9 +145,9 @@ int export_command(const export_options& options) {
   const auto config = config_of(*trained, options);
   if (!config) return end_with(config.failure());
   if (auto free = check_free(options, *base); !free) return end_with(free.failure());
-  auto model = exported_model::create(*std::move(saved), base->weights,
-                                      hugging_face::unused_parameters(*trained),
-                                      from->contents.step, options);
+  auto model =
+      exported_model::create(*saved, base->weights, hugging_face::unused_parameters(*trained),
+                             from->contents.step, options);
   if (!model) return end_with(model.failure());
   // The weights are written last: a folder that has them is complete.
   auto written = copy_into(base->companions, options.out);

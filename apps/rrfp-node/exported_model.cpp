@@ -75,14 +75,14 @@ at::ScalarType type_of(const std::string& dtype) {
 }  // namespace
 
 result<exported_model> exported_model::create(
-    const std::shared_ptr<const actors::checkpoint_tensors>& saved,
+    std::span<const compute::named_buffer> saved,
     std::shared_ptr<const safetensors::collection> base,
     const std::vector<hugging_face::unused_parameter>& unused, std::uint64_t step,
     const export_options& options) {
   exported_model made;
   made.base_ = std::move(base);
   made.type_ = type_of(options.dtype);
-  made.saved_ = compute::to_tensors(saved->all());
+  made.saved_ = compute::to_tensors(saved);
   for (const auto& t : made.saved_)
     if (!t.name.starts_with(compute::optimizer_prefix)) made.weights_[t.name].push_back(&t);
 

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
-#include <rrfp/actors/checkpoint_tensors.hpp>
 #include <rrfp/base/result.hpp>
 #include <rrfp/hugging_face/config.hpp>
 #include <rrfp/safetensors/collection.hpp>
@@ -25,11 +25,10 @@ class exported_model {
   /// Creates the folder `options.out` and starts the files. `base` holds the tensors of the
   /// pretrained model: those that the checkpoint lacks are copied unchanged. If `base` is null, the
   /// `unused` parameters are written instead. Error: bad input.
-  static result<exported_model> create(
-      const std::shared_ptr<const actors::checkpoint_tensors>& saved,
-      std::shared_ptr<const safetensors::collection> base,
-      const std::vector<hugging_face::unused_parameter>& unused, std::uint64_t step,
-      const export_options& options);
+  static result<exported_model> create(std::span<const compute::named_buffer> saved,
+                                       std::shared_ptr<const safetensors::collection> base,
+                                       const std::vector<hugging_face::unused_parameter>& unused,
+                                       std::uint64_t step, const export_options& options);
 
   /// Error: the checkpoint's parts do not form whole tensors, or a write failed.
   status write();

@@ -374,10 +374,10 @@ TEST_CASE("tensors of every type, and their parts, are read back from a rank's f
   REQUIRE(written.ok());
   checkpoint::found_checkpoint from{folder / "", {}};
   from.contents.files = {*written};
-  const auto opened = checkpoint_tensors::open(from);
+  const auto opened = open_tensors(from);
   REQUIRE(opened.ok());
-  REQUIRE((*opened)->all().size() == all.size());
-  for (const auto& t : (*opened)->all()) {
+  REQUIRE(opened->size() == all.size());
+  for (const auto& t : *opened) {
     const auto original =
         std::find_if(all.begin(), all.end(), [&](const auto& o) { return o.name == t.name; });
     REQUIRE(original != all.end());

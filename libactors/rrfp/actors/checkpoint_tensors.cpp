@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include <rrfp/checkpoint/checksum.hpp>
@@ -13,15 +14,6 @@ namespace rrfp::actors {
 
 namespace {
 
-/// The mapped file.
-class file_owner final : public buffer_owner {
- public:
-  explicit file_owner(std::shared_ptr<const safetensors::file> in) : in_(std::move(in)) {}
-
- private:
-  const std::shared_ptr<const safetensors::file> in_;
-};
-
 /// A view of the mapped bytes, or a copy where they are not aligned to their elements.
 tensor_buffer buffer_of(const std::shared_ptr<const safetensors::file>& in,
                         const safetensors::tensor_info& t) {
@@ -30,7 +22,7 @@ tensor_buffer buffer_of(const std::shared_ptr<const safetensors::file>& in,
   view.type = t.type;
   view.sizes = t.shape;
   view.data = const_cast<std::byte*>(bytes.data());
-  view.owner = std::make_shared<const file_owner>(in);
+  view.owner = in;
   const bool aligned = reinterpret_cast<std::uintptr_t>(bytes.data()) % item_bytes(t.type) == 0;
   return aligned && !bytes.empty() ? view : copy_of(view);
 }
@@ -77,9 +69,8 @@ result<checkpoint::file_entry> write_rank(const std::string& folder, stage_id st
   return checkpoint::file_entry{name, sum.bytes(), sum.value()};
 }
 
-result<std::shared_ptr<const checkpoint_tensors>> checkpoint_tensors::open(
-    const checkpoint::found_checkpoint& from) {
-  const std::shared_ptr<checkpoint_tensors> made{new checkpoint_tensors};
+result<std::vector<compute::named_buffer>> open_tensors(const checkpoint::found_checkpoint& from) {
+  std::vector<compute::named_buffer> all;
   for (const auto& f : from.contents.files) {
     const auto path = (std::filesystem::path{from.folder} / f.name).string();
     const auto in = safetensors::file::open(path);
@@ -98,10 +89,10 @@ result<std::shared_ptr<const checkpoint_tensors>> checkpoint_tensors::open(
         piece.part = at->second;
       }
       if (const auto at = forms->find(t.name); at != forms->end()) piece.stored = at->second;
-      made->all_.push_back(std::move(piece));
+      all.push_back(std::move(piece));
     }
   }
-  return std::shared_ptr<const checkpoint_tensors>{made};
+  return all;
 }
 
 }  // namespace rrfp::actors

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,21 +20,9 @@ result<checkpoint::file_entry> write_rank(const std::string& folder, stage_id st
                                           std::uint64_t step,
                                           std::span<const compute::named_buffer> tensors);
 
-/// The tensors of all files of a checkpoint, memory-mapped: data is read on first access.
-/// Immutable, so thread-safe.
-class checkpoint_tensors {
- public:
-  /// Error: a file is not a valid safetensors file, or describes an invalid part; names the file.
-  static result<std::shared_ptr<const checkpoint_tensors>> open(
-      const checkpoint::found_checkpoint& from);
-
-  /// Each tensor keeps its file mapped. Must not be written to.
-  std::span<const compute::named_buffer> all() const { return all_; }
-
- private:
-  checkpoint_tensors() = default;
-
-  std::vector<compute::named_buffer> all_;
-};
+/// The tensors of all files of a checkpoint, memory-mapped: data is read on first access. Each
+/// keeps its file mapped, and must not be written to. Error: a file is not a valid safetensors
+/// file, or describes an invalid part; names the file.
+result<std::vector<compute::named_buffer>> open_tensors(const checkpoint::found_checkpoint& from);
 
 }  // namespace rrfp::actors

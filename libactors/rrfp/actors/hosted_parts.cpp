@@ -56,9 +56,9 @@ hosted_parts::hosted_parts(const session_setup& setup, const cluster* in_cluster
 
 status hosted_parts::make() {
   if (setup_.resume) {
-    auto opened = checkpoint_tensors::open(*setup_.resume);
+    auto opened = open_tensors(*setup_.resume);
     if (!opened) return opened.failure();
-    saved_ = std::move(*opened);
+    saved_ = *std::move(opened);
     if (setup_.names_parameters) note_saved_parameters();
   }
   if (setup_.open_devices) {
@@ -178,8 +178,8 @@ hosted_parts::members hosted_parts::group_of(std::uint32_t id, std::uint32_t siz
 }
 
 status hosted_parts::restore(compute::rank_compute& compute, stage_id stage) {
-  if (saved_ == nullptr) return success();
-  if (auto restored = compute.restore(saved_->all()); !restored)
+  if (!saved_) return success();
+  if (auto restored = compute.restore(*saved_); !restored)
     return within(fmt::format("{}: stage {}", setup_.resume->folder, stage.value()),
                   restored.failure());
   if (saved_parameters_.empty()) return success();
@@ -193,7 +193,7 @@ status hosted_parts::restore(compute::rank_compute& compute, stage_id stage) {
 
 void hosted_parts::note_saved_parameters() {
   std::set<std::string> names;
-  for (const auto& t : saved_->all())
+  for (const auto& t : *saved_)
     if (!t.name.starts_with(compute::optimizer_prefix)) names.insert(t.name);
   saved_parameters_.assign(names.begin(), names.end());
   restored_.assign(saved_parameters_.size(), has_none);

@@ -5,6 +5,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,6 @@
 #include <rrfp/transport/timer_thread.hpp>
 
 namespace rrfp::actors {
-
-class checkpoint_tensors;
 
 class hosted_parts {
  public:
@@ -89,7 +88,7 @@ class hosted_parts {
   node_parts parts_;
   std::map<stage_id, compute::tie> sides_;
   /// The checkpoint to resume from, while ranks are made.
-  std::shared_ptr<const checkpoint_tensors> saved_;
+  std::optional<std::vector<compute::named_buffer>> saved_;
   /// Names of its parameters, sorted, and, as one character each, whether ranks here have them.
   std::vector<std::string> saved_parameters_;
   std::string restored_;

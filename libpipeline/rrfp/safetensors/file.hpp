@@ -20,6 +20,7 @@
 #include <vector>
 
 #include <rrfp/base/result.hpp>
+#include <rrfp/base/tensor_buffer.hpp>
 #include <rrfp/safetensors/dtype.hpp>
 
 namespace rrfp::safetensors {
@@ -27,16 +28,14 @@ namespace rrfp::safetensors {
 /// Larger headers are refused; other readers of the format have the same limit.
 inline constexpr std::uint64_t header_bytes_max = 100'000'000;
 
-/// Immutable, so thread-safe.
-class file {
+/// Immutable, so thread-safe. May own the memory of buffers that view its bytes.
+class file final : public buffer_owner {
  public:
   /// Error, in one line with the file and the tensor if there is one: the file is unreadable or
   /// truncated, or it has a header that is not JSON, an unknown dtype, an impossible shape, offsets
   /// that overlap, leave holes or do not fit the shape, a duplicate name, or trailing bytes.
   static result<std::shared_ptr<const file>> open(const std::string& path);
-  file(const file&) = delete;
-  file& operator=(const file&) = delete;
-  ~file();
+  ~file() override;
 
   const std::string& path() const { return path_; }
   /// In the order of their byte ranges.
