@@ -49,11 +49,13 @@ class pair_of_sides {
   const tls_context context_of_node_0_{side::node_0};
 };
 
-verdict judged(auto change) {
+event::any judged(auto change) {
   claim c{wire_version, a_job, 2};
   change(c);
-  return judge_claim(a_job, to_frame(c));
+  return judge_claim({}, a_job, to_frame(c));
 }
+event::refused refusal(const event::any& e) { return std::get<event::refused>(e); }
+std::string refusal_of(auto change) { return refusal(judged(change)).reason; }
 
 }  // namespace
 
@@ -132,33 +134,34 @@ TEST_CASE("Only a ClientHello of limited size opens TLS") {
 }
 
 TEST_CASE("A claim is judged by all its fields") {
-  CHECK(judged([](claim&) {}).refusal.empty());
-  CHECK(judged([](claim&) {}).node == node_id{2});
-  CHECK(judged([](claim& c) { c.job.job_hash = 1; }).refusal.starts_with("job hash: "));
-  CHECK(judged([](claim& c) { c.job.version = "x"; }).refusal.starts_with("rrfp version: "));
-  CHECK(judged([](claim& c) { c.job.job_id = "x"; }).refusal == "job: expected 'a job', got 'x'");
-  CHECK(judged([](claim& c) { c.job.nodes = 5; }).refusal == "number of nodes: expected 4, got 5");
-  CHECK(judged([](claim& c) { c.node = 4; }).refusal == "node: expected 0 to 3, got 4");
-  CHECK(judged([](claim& c) {
+  CHECK(std::get<event::proven>(judged([](claim&) {})).node == node_id{2});
+  CHECK(refusal_of([](claim& c) { c.job.job_hash = 1; }).starts_with("job hash: "));
+  CHECK(refusal_of([](claim& c) { c.job.version = "x"; }).starts_with("rrfp version: "));
+  CHECK(refusal_of([](claim& c) { c.job.job_id = "x"; }) == "job: expected 'a job', got 'x'");
+  CHECK(refusal_of([](claim& c) { c.job.nodes = 5; }) == "number of nodes: expected 4, got 5");
+  CHECK(refusal_of([](claim& c) { c.node = 4; }) == "node: expected 0 to 3, got 4");
+  CHECK(refusal_of([](claim& c) {
           c.job.vector_instructions = "x";
-        }).refusal.starts_with("vector instructions: "));
-  CHECK(judged([](claim& c) { c.wire = 10; }).refusal == "wire version: expected 9, got 10");
+        }).starts_with("vector instructions: "));
+  CHECK(refusal_of([](claim& c) { c.wire = 10; }) == "wire version: expected 9, got 10");
   // Fields of another version may have any form.
-  CHECK(judge_claim(a_job, {claim::type, {"\12\0new", 5}}).refusal ==
+  CHECK(refusal(judge_claim({}, a_job, {claim::type, {"\12\0new", 5}})).reason ==
         "wire version: expected 9, got 10");
-  CHECK(judge_claim(a_job, {claim::type, {"\11\0new", 5}}).refusal == "expected a claim");
-  CHECK(judge_claim(a_job, {claim::type, "\3"}).refusal == "expected a claim");
-  CHECK(judge_claim(a_job, to_frame(ping{})).refusal == "expected a claim");
+  CHECK(refusal(judge_claim({}, a_job, {claim::type, {"\11\0new", 5}})).reason ==
+        "expected a claim");
+  CHECK(refusal(judge_claim({}, a_job, {claim::type, "\3"})).reason == "expected a claim");
+  CHECK(refusal(judge_claim({}, a_job, to_frame(ping{}))).reason == "expected a claim");
 }
 
 TEST_CASE("A received reason is cut to one printable line") {
-  CHECK(judge_answer(node_id{0}, to_frame(accept{})).refusal.empty());
-  CHECK(judge_answer(node_id{0}, to_frame(refuse{"no\n\x1b[31mentry"})).refusal ==
+  const auto answered = [](const auto& m) { return judge_answer({}, node_id{0}, to_frame(m)); };
+  CHECK(std::get<event::proven>(answered(accept{})).node == node_id{0});
+  CHECK(refusal(answered(refuse{"no\n\x1b[31mentry"})).reason ==
         "refused by node 0: no??[31mentry");
-  CHECK(judge_answer(node_id{0}, to_frame(refuse{"later", 1})).for_now);
-  CHECK(judge_answer(node_id{0}, to_frame(refuse{"later", 1})).lost == false);
-  CHECK(judge_answer(node_id{0}, to_frame(refuse{"lost", 2})).lost);
-  CHECK(judge_answer(node_id{0}, to_frame(ping{})).refusal == "node 0 sent a malformed answer");
+  CHECK(refusal(answered(refuse{"later", 1})).for_now);
+  CHECK_FALSE(refusal(answered(refuse{"later", 1})).lost);
+  CHECK(refusal(answered(refuse{"lost", 2})).lost);
+  CHECK(refusal(answered(ping{})).reason == "node 0 sent a malformed answer");
   CHECK(printable("abcdef", 5) == "ab...");
 }
 

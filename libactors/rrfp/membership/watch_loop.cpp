@@ -114,15 +114,10 @@ void watcher::receive(connection_id id, link& l) {
     auto next = l.io.in().next();
     if (!next) return feed(event::garbled{id, next.message()});
     if (!next->has_value()) break;
-    if (l.admitted) {
+    if (l.admitted)
       feed(event::received{id, to_message(**next)});
-      continue;
-    }
-    const auto v = leads() ? judge_claim(job_, **next) : judge_answer(leader(), **next);
-    if (v.refusal.empty())
-      feed(event::proven{id, *v.node, v.process, v.again});
     else
-      feed(event::refused{id, v.node, v.refusal, v.for_now, v.lost});
+      feed(leads() ? judge_claim(id, job_, **next) : judge_answer(id, leader(), **next));
   }
   if (!l.closed && !l.refused) on_end(id, l, arrived);
 }

@@ -32,29 +32,31 @@ std::string difference(const job_identity& expected, const job_identity& receive
 
 }  // namespace
 
-verdict judge_claim(const job_identity& job, const frame& f) {
+event::any judge_claim(connection_id from, const job_identity& job, const frame& f) {
   if (f.type != claim::type || f.payload.size() < sizeof wire_version)
-    return {{}, "expected a claim"};
+    return event::refused{from, {}, "expected a claim"};
   // The first field of every version; what follows it may differ.
   std::uint16_t wire = 0;
   byte_reader{f.payload}.get(wire);
   if (wire != wire_version)
-    return {{}, fmt::format("wire version: expected {}, got {}", wire_version, wire)};
+    return event::refused{
+        from, {}, fmt::format("wire version: expected {}, got {}", wire_version, wire)};
   const auto c = decoded<claim>(f.payload);
-  if (!c) return {{}, "expected a claim"};
+  if (!c) return event::refused{from, {}, "expected a claim"};
   auto reason = difference(job, c->job);
   if (reason.empty() && c->node >= job.nodes)
     reason = fmt::format("node: expected 0 to {}, got {}", job.nodes - 1, c->node);
-  return {node_id{c->node}, printable(reason), false, false, process_id{c->process}, c->again != 0};
+  if (!reason.empty()) return event::refused{from, node_id{c->node}, printable(reason)};
+  return event::proven{from, node_id{c->node}, process_id{c->process}, c->again != 0};
 }
 
-verdict judge_answer(node_id leader, const frame& f) {
-  if (f.type == accept::type && f.payload.empty()) return {leader};
+event::any judge_answer(connection_id from, node_id leader, const frame& f) {
+  if (f.type == accept::type && f.payload.empty()) return event::proven{from, leader};
   const auto name = name_of(leader, {});
   const auto no = f.type == refuse::type ? decoded<refuse>(f.payload) : std::nullopt;
-  if (!no) return {leader, name + " sent a malformed answer"};
-  return {leader, "refused by " + name + ": " + printable(no->reason), no->for_now != 0,
-          no->for_now == 2};
+  if (!no) return event::refused{from, leader, name + " sent a malformed answer"};
+  return event::refused{from, leader, "refused by " + name + ": " + printable(no->reason),
+                        no->for_now != 0, no->for_now == 2};
 }
 
 }  // namespace rrfp::actors::control

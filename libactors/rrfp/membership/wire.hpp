@@ -3,12 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include <rrfp/base/codec.hpp>
 #include <rrfp/base/ids.hpp>
-#include <rrfp/core/membership_messages.hpp>
+#include <rrfp/core/membership_events.hpp>
 
 namespace rrfp::actors::control {
 
@@ -67,19 +66,10 @@ struct frame {
   std::string payload;
 };
 
-/// What a side says to the first frame of the other one, which has the key.
-struct verdict {
-  std::optional<node_id> node;  ///< the other side; as claimed, if it is refused
-  std::string refusal{};        ///< why it is refused; empty: it is not
-  bool for_now = false;         ///< a later attempt may succeed after this refusal
-  bool lost = false;            ///< this process was declared lost: only another one may join
-  process_id process{};
-  bool again = false;
-};
-
-/// The leader's verdict on a node's claim.
-verdict judge_claim(const job_identity& job, const frame& f);
-/// A node's verdict on the leader's answer.
-verdict judge_answer(node_id leader, const frame& f);
+/// What the first frame of the other side, which has the key, is for the core: proven or refused.
+/// On the leader, the claim of a node.
+event::any judge_claim(connection_id from, const job_identity& job, const frame& f);
+/// On a node, the answer of the leader.
+event::any judge_answer(connection_id from, node_id leader, const frame& f);
 
 }  // namespace rrfp::actors::control

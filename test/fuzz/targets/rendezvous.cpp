@@ -15,8 +15,10 @@ namespace {
 void read(const frame& f) {
   if (const auto c = decoded<claim>(f.payload))
     promise(encoded(*c) == f.payload, "a claim is what its bytes say");
-  for (const auto& v : {judge_claim({"0.1.0", "job", 7, 2}, f), judge_answer(rrfp::node_id{0}, f)})
-    if (!v.refusal.empty()) fuzz::promise_line(v.refusal);
+  for (const auto& e :
+       {judge_claim({}, {"0.1.0", "job", 7, 2}, f), judge_answer({}, rrfp::node_id{0}, f)})
+    if (const auto* const refused = std::get_if<event::refused>(&e))
+      fuzz::promise_line(refused->reason);
   const auto message = to_message(f);
   if (std::holds_alternative<malformed>(message)) return;
   const auto again = to_frame(message);
