@@ -73,18 +73,18 @@ void follower_core::after(const event::proven&) {
 
 void follower_core::after(const event::garbled& e) {
   if (phase_ != follower_phase::handshaking) return end_connection(e.why);
-  refuse(e.why, false);
+  end_join({"rendezvous " + address_ + ": " + e.why});
 }
 
 void follower_core::after(const event::refused& e) {
   if (e.lost) common_.fence(common_.options.process);
-  refuse(e.reason, e.for_now);
+  end_join({"rendezvous " + address_ + ": " + e.reason, e.for_now});
 }
 
-void follower_core::refuse(const std::string& reason, bool for_now) {
+void follower_core::end_join(action::join_failed why) {
   phase_ = follower_phase::ended;
   common_.act(action::close{connection_});
-  common_.act(action::join_failed{"rendezvous " + address_ + ": " + reason, for_now});
+  common_.act(std::move(why));
 }
 
 void follower_core::retry(std::string waiting, bool is_gone) {
@@ -141,17 +141,13 @@ bool follower_core::take(const over&) {
 bool follower_core::take(const leader_returns&) {
   common_.act(action::leader_returns{});
   if (has_started()) return true;
-  phase_ = follower_phase::ended;
-  common_.act(action::close{connection_});
-  common_.act(action::join_failed{"node 0 is there again", true});
+  end_join({"node 0 is there again", true});
   return true;
 }
 
 bool follower_core::take(const give_up& m) {
   if (has_started()) return false;
-  phase_ = follower_phase::ended;
-  common_.act(action::close{connection_});
-  common_.act(action::join_failed{printable(m.reason), true, true});
+  end_join({printable(m.reason), true, true});
   return true;
 }
 

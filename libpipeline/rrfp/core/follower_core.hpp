@@ -91,7 +91,7 @@ class follower_core {
 
   /// `is_gone`: there is no process that could lead soon.
   void retry(std::string waiting, bool is_gone = false);
-  void refuse(const std::string& reason, bool for_now);
+  void end_join(action::join_failed why);
   void become_member();
   /// The connection to the leader failed, timed out or carried invalid data. `silent`: it may only
   /// have stalled.
