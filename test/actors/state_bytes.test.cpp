@@ -163,7 +163,7 @@ TEST_CASE("a store gives the memory of a dropped copy to the next one, unless so
   const auto put = [&](std::uint64_t step) {
     auto made = store.make_room(key(step), 64);
     const auto* const data = made.data;
-    store.put(key(step), {std::move(made), step}, step - 1);
+    store.put({key(step), 64, step}, std::move(made), step - 1);
     store.keep({step, "record"});
     return data;
   };
@@ -172,7 +172,8 @@ TEST_CASE("a store gives the memory of a dropped copy to the next one, unless so
   CHECK(put(3) == first);
   const auto read = store.find(key(3));
   REQUIRE(read);
-  CHECK(read->xxh64 == 3);
+  CHECK(read->data == first);
+  CHECK(store.held().front().xxh64 == 3);
   put(4);
   CHECK(put(5) != first);
   CHECK(store.held().size() == 1);

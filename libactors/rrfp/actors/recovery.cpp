@@ -13,10 +13,10 @@ tensor_buffer copy_store::make_room(const copy_key& what, std::int64_t bytes) {
   return make_host_buffer(dtype::uint8, {bytes});
 }
 
-void copy_store::put(const copy_key& what, copy c, std::uint64_t complete) {
+void copy_store::put(const held_copy& c, tensor_buffer bytes, std::uint64_t complete) {
   const std::lock_guard lock{mutex_};
-  drop(set_.put({what, c.bytes.bytes(), c.xxh64}, complete));
-  copies_[what] = std::move(c);
+  drop(set_.put(c, complete));
+  bytes_[c.what] = std::move(bytes);
 }
 
 void copy_store::keep(job_record r) {
@@ -26,19 +26,19 @@ void copy_store::keep(job_record r) {
 
 void copy_store::drop(const std::vector<copy_key>& all) {
   for (const auto& what : all)
-    spare_[{what.stage, what.rank}] = std::move(copies_.extract(what).mapped().bytes);
+    spare_[{what.stage, what.rank}] = std::move(bytes_.extract(what).mapped());
 }
 
-std::optional<copy_store::copy> copy_store::find(const copy_key& what) const {
+std::optional<tensor_buffer> copy_store::find(const copy_key& what) const {
   const std::lock_guard lock{mutex_};
-  const auto found = copies_.find(what);
-  return found == copies_.end() ? std::nullopt : std::optional{found->second};
+  const auto found = bytes_.find(what);
+  return found == bytes_.end() ? std::nullopt : std::optional{found->second};
 }
 
 void copy_store::clear() {
   const std::lock_guard lock{mutex_};
   set_ = {};
-  copies_.clear();
+  bytes_.clear();
   spare_.clear();
 }
 

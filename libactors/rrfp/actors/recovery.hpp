@@ -25,17 +25,13 @@ namespace rrfp::actors {
 /// The copies of the current run that this process holds. Outlives the sessions. Thread-safe.
 class copy_store {
  public:
-  struct copy {
-    tensor_buffer bytes;
-    std::uint64_t xxh64 = 0;
-  };
-
   /// Memory for a copy; that of a dropped one, if it fits.
   tensor_buffer make_room(const copy_key& what, std::int64_t bytes);
   /// `complete`: as copy_set::put().
-  void put(const copy_key& what, copy c, std::uint64_t complete);
+  void put(const held_copy& c, tensor_buffer bytes, std::uint64_t complete);
   void keep(job_record r);
-  std::optional<copy> find(const copy_key& what) const;
+  /// Nothing: it is not here.
+  std::optional<tensor_buffer> find(const copy_key& what) const;
   /// The run is over.
   void clear();
 
@@ -48,7 +44,7 @@ class copy_store {
 
   mutable std::mutex mutex_;
   copy_set set_;
-  std::map<copy_key, copy> copies_;  ///< of the set
+  std::map<copy_key, tensor_buffer> bytes_;  ///< of the copies in the set
   std::map<std::pair<stage_id, rank_id>, tensor_buffer> spare_;
 };
 

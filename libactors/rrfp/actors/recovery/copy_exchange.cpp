@@ -57,9 +57,8 @@ std::shared_ptr<state_copy> copy_exchange::begin_copy(const copy_key& what, std:
 }
 
 void copy_exchange::hold(const copy_key& what, std::uint64_t complete, tensor_buffer bytes) {
-  const auto xxh64 = hash_of(bytes);
-  const copy_offered offer{what, {here_, bytes.bytes(), xxh64}, complete};
-  setup_.copies->put(what, {std::move(bytes), xxh64}, complete);
+  const copy_offered offer{what, {here_, bytes.bytes(), hash_of(bytes)}, complete};
+  setup_.copies->put({what, offer.from.bytes, offer.from.xxh64}, std::move(bytes), complete);
   const auto buddy = buddies_.find({what.stage, what.rank});
   if (buddy == buddies_.end()) return report(what, {});
   const std::lock_guard lock{mutex_};
@@ -68,7 +67,7 @@ void copy_exchange::hold(const copy_key& what, std::uint64_t complete, tensor_bu
 
 void copy_exchange::restore(stage_id stage, rank_id rank, receiver done) {
   const copy_key what{setup_.from.record.step, stage, rank};
-  if (auto here = setup_.copies->find(what)) return done(std::move(here->bytes));
+  if (auto here = setup_.copies->find(what)) return done(*std::move(here));
   const auto source = setup_.from.copies.find(what);
   if (source == setup_.from.copies.end())
     return done(error{fmt::format("no node holds {}", name_of(what)), error_kind::failed});
@@ -111,7 +110,7 @@ void copy_exchange::ask(const std::vector<copy_fetches::request>& requests) {
 
 void copy_exchange::on(const fetch_copy& m) {
   const auto found = setup_.copies->find(m.what);
-  auto piece = found ? found->bytes : make_host_buffer(dtype::uint8, {0});
+  auto piece = found ? *found : make_host_buffer(dtype::uint8, {0});
   if (found && core_.may_send(piece.bytes(), m.offset, m.size)) {
     piece.data = static_cast<std::byte*>(piece.data) + m.offset;
     piece.sizes = {static_cast<std::int64_t>(m.size)};
@@ -176,7 +175,7 @@ void copy_exchange::end_fetch(const copy_key& what, const result<tensor_buffer>&
   lock.unlock();
   if (ended.empty()) return;  // closed
   const auto& f = ended.mapped();
-  if (copy) setup_.copies->put(what, {*copy, f.xxh64}, f.complete);
+  if (copy) setup_.copies->put({what, copy->bytes(), f.xxh64}, *copy, f.complete);
   for (const auto& r : f.receivers) r(copy);
 }
 
