@@ -73,12 +73,6 @@ bool address::is_loopback() const {
   return IN6_IS_ADDR_LOOPBACK(&in6) || (IN6_IS_ADDR_V4MAPPED(&in6) && in6.s6_addr[12] == 127);
 }
 
-struct name_lookup::state {
-  wake_event ready;
-  std::atomic<bool> done = false;
-  result<std::vector<address>> answer = error{"the lookup has not finished"};
-};
-
 namespace {
 
 result<std::vector<address>> look_up(const std::string& host, std::uint16_t port, int flags) {
@@ -117,10 +111,6 @@ name_lookup::name_lookup(const std::string& host, std::uint16_t port)
     state->ready.set();
   }}.detach();
 }
-
-int name_lookup::fd() const { return state_->ready.fd(); }
-bool name_lookup::done() const { return state_->done; }
-const result<std::vector<address>>& name_lookup::answer() const { return state_->answer; }
 
 result<address> numeric_address(const std::string& host, std::uint16_t port) {
   const auto found = look_up(host, port, AI_NUMERICHOST);

@@ -60,13 +60,18 @@ class name_lookup {
  public:
   name_lookup(const std::string& host, std::uint16_t port);
   /// Readable when the lookup is done.
-  int fd() const;
-  bool done() const;
+  int fd() const { return state_->ready.fd(); }
+  bool done() const { return state_->done; }
   /// Valid when done().
-  const result<std::vector<address>>& answer() const;
+  const result<std::vector<address>>& answer() const { return state_->answer; }
 
  private:
-  struct state;
+  /// Shared with the thread, which may outlive this.
+  struct state {
+    wake_event ready;
+    std::atomic<bool> done = false;
+    result<std::vector<address>> answer = error{"the lookup has not finished"};
+  };
   std::shared_ptr<state> state_;
 };
 
