@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -54,9 +55,7 @@ class cluster_link {
   messaging::transport_counts count() const;
   /// Sends messages to actors of other nodes; see directory.hpp.
   directory::send_function actor_message_sender() const {
-    return [&wire = wire_](node_id to, std::string message) {
-      wire.send_actor_message(to, std::move(message));
-    };
+    return std::bind_front(&ucx_transport::send_actor_message, &wire_);
   }
   /// Gives the actor messages of other nodes to `actors`, which must outlive the transport. Waits
   /// until every node has called this: then all actors of all nodes are bound. The error is the
