@@ -11,7 +11,6 @@ namespace {
 constexpr std::size_t bytes_per_turn = 256 * 1024;
 /// The limit for a connection that is not authenticated yet.
 constexpr std::size_t handshake_bytes_per_turn = 8 * 1024;
-constexpr const char* no_tls = "expected a TLS handshake";
 /// One record of TLS at most.
 constexpr std::size_t read_bytes = 16 * 1024;
 /// A peer that reads none of this many heartbeats and notices times out long before that.
@@ -46,7 +45,7 @@ channel::arrival channel::receive_opening() {
   const auto wanted = bytes.size() - opening_.size();
   const auto got = wanted > 0 ? ::recv(fd_.get(), bytes.data(), wanted, 0) : 0;
   if (got > 0) opening_.append(bytes.data(), static_cast<std::size_t>(got));
-  if (!may_open_tls(opening_)) return {false, strange, no_tls};
+  if (!may_open_tls(opening_)) return {false, strange};
   if (opening_.size() == opening_bytes) return {true};
   if (got == 0) return {false, closed, connection_error(0)};
   if (got > 0 || errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return {};
@@ -65,13 +64,7 @@ channel::arrival channel::receive() {
     a.any = true;
   }
   a.ended = tls_->ended();
-  switch (a.ended) {
-    case none: break;
-    case closed: a.why = connection_error(tls_->error_number()); break;
-    case strange: a.why = no_tls; break;
-    case refused: break;
-    case invalid: a.why = "got a record that fails authentication"; break;
-  }
+  if (a.ended == closed) a.why = connection_error(tls_->error_number());
   return a;
 }
 

@@ -18,7 +18,7 @@ class channel {
   struct arrival {
     bool any = false;  ///< on a connection without TLS: all of its opening
     tls::end ended = tls::end::none;
-    std::string why{};  ///< of closed, strange and invalid
+    std::string why{};  ///< of closed
   };
 
   explicit channel(file_descriptor fd);

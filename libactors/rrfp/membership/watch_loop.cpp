@@ -128,12 +128,13 @@ void watcher::on_end(connection_id id, link& l, const channel::arrival& last) {
     case tls::end::closed: return feed(event::closed{id, last.why});
     case tls::end::strange:
       return feed(event::garbled{
-          id, leads() ? last.why
+          id, leads() ? "expected a TLS handshake"
                       : fmt::format("the listener is not node {} of an rrfp job of this version",
                                     leader().value())});
     case tls::end::refused: return on_refused_key(id, l);
     case tls::end::invalid:
-      if (l.io.is_secure()) return feed(event::garbled{id, last.why});
+      if (l.io.is_secure())
+        return feed(event::garbled{id, "got a record that fails authentication"});
       return feed(event::refused{
           id, l.io.named(),
           leads() ? "key refused" : "the listener did not prove that it has the key", false});
