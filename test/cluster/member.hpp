@@ -59,7 +59,7 @@ class member {
   /// Has joined, lost nobody and does not leave.
   bool is_whole() const { return !members_.empty() && !lost_ && !leaving_ && !ended_; }
   /// As membership::members().
-  const std::vector<membership_core::roster_entry>& members() const { return members_; }
+  const std::vector<membership_core::member>& members() const { return members_; }
   std::vector<node_id> absent() const;
   node_id leader() const { return choice_.node(); }
   /// How long it tries to find one leader that others may have found, or to lead.
@@ -134,7 +134,7 @@ class member {
   std::vector<connection_id> closed_;
   std::uint32_t links_opened_ = 0;
   std::deque<membership_core::event::any> requests_;
-  std::vector<membership_core::roster_entry> members_;
+  std::vector<membership_core::member> members_;
   std::string waiting_;
   std::optional<membership_core::action::lost> lost_;
   loss_handler on_lost_;

@@ -33,13 +33,14 @@
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
 #include <rrfp/core/leader_choice.hpp>
-#include <rrfp/core/membership_messages.hpp>
+#include <rrfp/core/membership_events.hpp>
 #include <rrfp/core/rank_hosts.hpp>
 
 namespace rrfp::actors {
 
 using membership_core::description_bytes_max;
 using membership_core::gather_bytes_max;
+using membership_core::member;
 using membership_core::nodes_max;
 using membership_core::status_bytes_max;
 
@@ -139,14 +140,6 @@ struct membership_options {
   /// Called on the watch thread with one line when a joined node disconnects before the job begins:
   /// on node 0 for any node, on the others for node 0. This is no loss: the join continues to wait.
   std::function<void(std::string)> on_gone_early;
-};
-
-struct member {
-  node_id node;
-  /// Its address as seen by node 0; for node 0, the address at which this node reached it.
-  std::string host;
-  std::string description;
-  bool is_absent = false;  ///< the job has gone on without it: it contributes nothing
 };
 
 struct node_loss {

@@ -361,8 +361,7 @@ void watcher::carry_out(const action::joined& a) {
     known.choice.note_joined(options_.node, std::move(present), a.successors);
   });
   report([&] {
-    for (const auto& m : a.members)
-      members_.push_back({node_id{m.node}, m.host, m.description, m.is_absent});
+    members_ = a.members;
     joined_ = true;
   });
 }

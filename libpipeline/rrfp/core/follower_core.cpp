@@ -101,7 +101,7 @@ void follower_core::retry(std::string waiting, bool is_gone) {
 
 void follower_core::become_member() {
   phase_ = follower_phase::joined;
-  action::joined told{{{common_.options.leader.value(), host_, leader_description_}}};
+  action::joined told{{{common_.options.leader, host_, leader_description_}}};
   for (const auto n : start_.absent) told.absent.emplace_back(n);
   told.successors = std::exchange(start_.successors, {});
   common_.act(std::move(told));

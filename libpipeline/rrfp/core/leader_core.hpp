@@ -194,7 +194,7 @@ class leader_core {
   std::vector<peer*> by_node_;    ///< admitted; the entry of this node stays null
   std::size_t joined_ = 0;        ///< of them, that have introduced themselves
   std::int64_t last_joined_ = 0;  ///< when the last of them did; before, when this node listened
-  std::vector<roster_entry> roster_;
+  std::vector<member> roster_;
   std::int64_t check_due_ = 0;
   /// By node: what has come for the running exchange, or for the next one once this node has
   /// answered.

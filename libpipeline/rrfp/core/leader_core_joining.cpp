@@ -199,12 +199,12 @@ void leader_core::begin_job() {
       const bool is_own = node_id{n} == own();
       const auto& host = is_own ? host_ : p->host;
       const auto port = is_own ? port_ : p->port;
-      roster_.push_back({n, host, is_own ? o.description : p->description});
+      roster_.push_back({node_id{n}, host, is_own ? o.description : p->description});
       if (port != 0) told.successors.push_back({n, host, port});
       continue;
     }
     if (p != nullptr) drop(p->id, "the job goes on without it");
-    roster_.push_back({n, {}, {}, true});
+    roster_.push_back({node_id{n}, {}, {}, true});
     told.absent.push_back(n);
     absent_.insert(node_id{n});
     told_.insert(node_id{n});

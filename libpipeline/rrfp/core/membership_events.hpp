@@ -22,11 +22,12 @@ using connection_id = id<struct connection_tag, std::uint32_t>;
 using shared_bytes = std::shared_ptr<const std::string>;
 
 /// A node of the job.
-struct roster_entry {
-  std::uint32_t node = 0;
+struct member {
+  node_id node;
+  /// Its address as seen by the leader; of the leader, the one at which this node has reached it.
   std::string host;
   std::string description;
-  bool is_absent = false;  ///< the job goes on without it
+  bool is_absent = false;  ///< the job has gone on without it: it contributes nothing
 };
 
 namespace event {
@@ -217,7 +218,7 @@ struct clock_offset {
 };
 /// `members`: on the leader all nodes, by number; on the others the leader alone.
 struct joined {
-  std::vector<roster_entry> members;
+  std::vector<member> members;
   std::vector<node_id> absent{};
   std::vector<successor> successors{};  ///< of the leader
 };
