@@ -81,7 +81,8 @@ std::vector<run_result> train(const job::model_options& model, const job::train_
                {o.backward, o.order_seed, false, group, std::ref(gather)});
     run_result r;
     if (!o.restored.empty()) {
-      for (std::uint32_t s = 0; s < p.stages(); ++s) p.stage(s).restore(o.restored).value();
+      for (std::uint32_t s = 0; s < p.stages(); ++s)
+        p.stage(s).restore(to_buffers(o.restored)).value();
     }
     for (auto step = o.first_step; step < o.first_step + o.steps; ++step) {
       p.run_tasks(step_id{step});
@@ -298,7 +299,7 @@ TEST_CASE("a checkpoint without one rank is refused with the missing part") {
   const auto groups = make_groups(1);
   pipeline p(model, options, o.shape, std::make_shared<uneven_source>(microbatches),
              {split::fused, 1, false, groups[0], {}});
-  const auto refused = p.stage(0).restore(written[1].snapshot);
+  const auto refused = p.stage(0).restore(to_buffers(written[1].snapshot));
   REQUIRE(!refused.ok());
   CHECK_THAT(refused.message(), Catch::Contains("the checkpoint's parts of "
                                                 "'transformer.wte.weight' hold 1024 of the 2048"));

@@ -192,6 +192,12 @@ std::vector<named_tensor> pipeline::snapshot() const {
   return all;
 }
 
+std::vector<named_buffer> to_buffers(const std::vector<named_tensor>& all) {
+  std::vector<named_buffer> buffers;
+  for (const auto& t : all) buffers.push_back(to_buffer(t));
+  return buffers;
+}
+
 training_result train_in_stages(const job::model_options& model, const job::train_options& train,
                                 const pipeline_shape& shape,
                                 std::shared_ptr<const batch_source> data, std::uint64_t steps,

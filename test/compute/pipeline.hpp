@@ -84,4 +84,7 @@ training_result train_in_stages(const job::model_options& model, const job::trai
                                 std::shared_ptr<const batch_source> data, std::uint64_t steps,
                                 pipeline_options options = {});
 
+/// As a checkpoint gives them.
+std::vector<named_buffer> to_buffers(const std::vector<named_tensor>& all);
+
 }  // namespace rrfp::compute::test

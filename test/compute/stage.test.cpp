@@ -302,9 +302,10 @@ TEST_CASE("a snapshot resumes with the same bits, and an incomplete one is refus
     which.finish(1e-2);
   };
   step(p, 0);
-  std::vector<named_tensor> state;
+  std::vector<named_buffer> state;
   for (std::uint32_t s = 0; s < 2; ++s) {
-    for (const auto& t : p.stage(s).snapshot()) state.push_back({t.name, t.value.clone()});
+    for (const auto& t : p.stage(s).snapshot())
+      state.push_back({t.name, to_buffer(t.value.clone())});
   }
   step(p, 1);
 
@@ -317,7 +318,7 @@ TEST_CASE("a snapshot resumes with the same bits, and an incomplete one is refus
   const auto lacking = other.stage(0).restore(std::span(state).subspan(1));
   REQUIRE(!lacking.ok());
   CHECK_THAT(lacking.message(), Catch::Contains("lacks 'transformer.wte.weight'"));
-  state.front().value = at::zeros({2, 2});
+  state.front().value = to_buffer(at::zeros({2, 2}));
   const auto misshapen = other.stage(0).restore(state);
   REQUIRE(!misshapen.ok());
   CHECK_THAT(misshapen.message(), Catch::Contains("[2, 2]") && Catch::Contains("[64, 32]"));

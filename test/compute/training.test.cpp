@@ -147,10 +147,10 @@ TEST_CASE("both holders of a tied weight keep the same bits") {
   CHECK(p.hash() != hash_before);
   // A snapshot names the weight once. If the last stage's copy had drifted from it, the step after
   // a restore would differ from the step without one.
-  std::vector<named_tensor> state;
+  std::vector<named_buffer> state;
   for (std::size_t s = 0; s < p.stages(); ++s) {
     for (auto& t : p.stage(static_cast<std::uint32_t>(s)).snapshot()) {
-      state.push_back({t.name, t.value.clone()});
+      state.push_back({t.name, to_buffer(t.value.clone())});
     }
   }
   pipeline restored(model, train, shape_of(2, 2, placement::v),

@@ -324,9 +324,10 @@ struct stage_compute::matching {
   std::vector<optimizer_tensor> optimizer;
 };
 
-result<stage_compute::matching> stage_compute::match(std::span<const named_tensor> state) const {
+result<stage_compute::matching> stage_compute::match(std::span<const named_buffer> state) const {
+  const auto tensors = to_tensors(state);
   pieces_by_name by_name;
-  for (const auto& t : state) by_name[t.name].push_back(&t);
+  for (const auto& t : tensors) by_name[t.name].push_back(&t);
   matching all;
   for (const auto& t : parameters_) {
     auto value = find(by_name, t.p.name, t.p.value, t.p.part);
@@ -369,16 +370,11 @@ result<stage_compute::matching> stage_compute::match(std::span<const named_tenso
 }
 
 status stage_compute::fits(std::span<const named_buffer> state) const {
-  const auto tensors = to_tensors(state);
-  const auto found = match(tensors);
+  const auto found = match(state);
   return found ? success() : found.failure();
 }
 
 status stage_compute::restore(std::span<const named_buffer> state) {
-  return restore(to_tensors(state));
-}
-
-status stage_compute::restore(std::span<const named_tensor> state) {
   RRFP_CHECK(!step_, "a restore in the middle of a step");
   const auto found = match(state);
   if (!found) return found.failure();

@@ -147,7 +147,6 @@ class stage_compute final : public rank_compute {
   /// of all ranks of all stages, possibly with other numbers of stages and ranks. Other entries are
   /// ignored. Error: a tensor or a part of it is missing, or has another shape or type; nothing is
   /// changed then.
-  status restore(std::span<const named_tensor> state);
   status restore(std::span<const named_buffer> state) override;
   status fits(std::span<const named_buffer> state) const override;
 
@@ -168,7 +167,7 @@ class stage_compute final : public rank_compute {
   void agree_on_gradients(rank_group& group, const std::vector<at::Tensor>& parameters);
   /// What restore() would set. Error: a tensor is missing or does not fit.
   struct matching;
-  result<matching> match(std::span<const named_tensor> state) const;
+  result<matching> match(std::span<const named_buffer> state) const;
   /// Divides the gradients by the factor of the loss.
   void unscale();
   void require_folded() const;
