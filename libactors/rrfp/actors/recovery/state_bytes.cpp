@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <rrfp/base/codec.hpp>
+#include <rrfp/safetensors/dtype.hpp>
 
 namespace rrfp {
 
@@ -40,20 +41,6 @@ std::string header_of(std::span<const compute::named_buffer> tensors) {
   encoder header;
   header(entries);
   return header.take();
-}
-
-/// The bytes of a tensor with these elements; nothing: there can be none.
-std::optional<std::int64_t> size_of(const entry& e) {
-  if (item_bytes(e.type) == 0) return std::nullopt;
-  // Strides must not overflow, even those of a tensor without elements.
-  auto most = static_cast<std::int64_t>(item_bytes(e.type));
-  bool is_empty = false;
-  for (const auto n : e.shape) {
-    if (n < 0 || __builtin_mul_overflow(most, std::max<std::int64_t>(n, 1), &most))
-      return std::nullopt;
-    is_empty |= n == 0;
-  }
-  return is_empty ? 0 : most;
 }
 
 }  // namespace
@@ -114,14 +101,16 @@ result<std::vector<compute::named_buffer>> state_of_bytes(const tensor_buffer& b
   std::vector<compute::named_buffer> tensors;
   auto at = aligned(prefix + header_bytes);
   for (const auto& e : entries) {
-    const auto data = size_of(e);
-    if (!data || at > size || *data > size - at) return invalid;
+    const auto data = safetensors::byte_size(e.type, e.shape);
+    if (item_bytes(e.type) == 0 || !data || at > size ||
+        *data > static_cast<std::uint64_t>(size - at))
+      return invalid;
     auto view = bytes;
     view.data = begin + at;
     view.type = e.type;
     view.sizes = e.shape;
     tensors.push_back({e.name, std::move(view), e.is_part ? std::optional{e.part} : std::nullopt});
-    at = aligned(at + *data);
+    at = aligned(at + static_cast<std::int64_t>(*data));
   }
   return tensors;
 }
