@@ -100,9 +100,9 @@ result<std::unique_ptr<ring>> ring::open(const std::string& dir, std::uint32_t k
   return std::unique_ptr<ring>{new ring{dir, keep, lock, is_locked}};
 }
 
-status ring::carry_out(const plan& operations) const {
+status ring::carry_out(const plan& operations, const std::string& manifest) const {
   for (const auto& o : operations)
-    if (auto done = std::visit(executor{dir_, manifest_}, o); !done) return done;
+    if (auto done = std::visit(executor{dir_, manifest}, o); !done) return done;
   return success();
 }
 
@@ -127,8 +127,7 @@ status ring::begin(std::uint64_t step) {
 }
 
 status ring::commit(const manifest& m) {
-  manifest_ = to_json(m);
-  return carry_out(plan_commit(known_names(), m.step, m.files, keep_));
+  return carry_out(plan_commit(known_names(), m.step, m.files, keep_), to_json(m));
 }
 
 void ring::remove_older(std::uint64_t good) {

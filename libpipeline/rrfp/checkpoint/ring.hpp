@@ -92,15 +92,15 @@ class ring {
  private:
   ring(std::string dir, std::uint32_t keep, int lock, bool is_locked);
 
-  status carry_out(const plan& operations) const;
+  /// `manifest`: as text, if the plan writes it.
+  status carry_out(const plan& operations, const std::string& manifest = {}) const;
   /// None if the folder cannot be read.
   listing known_names() const;
 
   const std::string dir_;
   const std::uint32_t keep_;
   const int lock_;
-  bool is_locked_;        ///< by this run; without it nothing is written
-  std::string manifest_;  ///< as text, of the checkpoint being committed
+  bool is_locked_;  ///< by this run; without it nothing is written
 };
 
 }  // namespace rrfp::checkpoint
