@@ -183,9 +183,7 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
   o.buddies = std::move(told->buddies);
   o.told = std::move(told->texts);
   auto& own = **wire;
-  o.link.reset(new cluster_link{in_cluster, own,
-                                std::chrono::milliseconds{static_cast<std::int64_t>(
-                                    in_cluster.transport.join_timeout_s * 1e3)}});
+  o.link.reset(new cluster_link{in_cluster, own, to_ms(in_cluster.transport.join_timeout_s)});
   o.wire = *std::move(wire);  // destroyed before the link, to which it reports failures
   own.on_failure(std::bind_front(&cluster_link::report_unreachable, o.link.get()));
   auto& connected = o.link->connected_;

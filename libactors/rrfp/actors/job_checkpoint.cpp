@@ -1,12 +1,12 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/checkpoint/checksum.hpp>
 
 namespace rrfp::actors {
@@ -142,8 +142,7 @@ result<std::unique_ptr<checkpoint::ring>> open_ring(const job::job& j, const std
   if (from.lost.empty()) return checkpoint::ring::open(dir, keep);
   if (j.recovery.may_lack_nodes())
     return checkpoint::ring::open(dir, keep, {}, checkpoint::if_locked::try_later);
-  const std::chrono::milliseconds hold{static_cast<std::int64_t>(j.recovery.hold_s * 1e3)};
-  return checkpoint::ring::open(dir, keep, hold);
+  return checkpoint::ring::open(dir, keep, to_ms(j.recovery.hold_s));
 }
 
 }  // namespace

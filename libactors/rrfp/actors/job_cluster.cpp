@@ -86,7 +86,7 @@ result<std::unique_ptr<membership>> join_job(const job::job& j, const launch_pla
   m.job_hash = fingerprint(j);
   if (j.device.kind == job::device_kind::cpu)
     m.vector_instructions = framework.vector_instructions();
-  m.join_timeout = std::chrono::milliseconds{static_cast<std::int64_t>(t.join_timeout_s * 1e3)};
+  m.join_timeout = to_ms(t.join_timeout_s);
   std::unique_ptr<agent_store> store;
   if (place.is_agents_port) {
     auto connected = framework.connect_store(place, m.join_timeout);
@@ -110,7 +110,7 @@ result<std::unique_ptr<membership>> join_job(const job::job& j, const launch_pla
   }
   // The others may have ended already. A node that was lost as well is started again by then.
   m.telling_max =
-      std::min(std::chrono::milliseconds{static_cast<std::int64_t>(j.recovery.hold_s * 1e3)},
+      std::min(to_ms(j.recovery.hold_s),
                std::max<std::chrono::milliseconds>(std::chrono::seconds{10}, 4 * m.node_timeout));
   return membership::join(std::move(m));
 }

@@ -1,6 +1,7 @@
 /// Joins the processes of a job as its nodes.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,6 +16,11 @@
 #include <rrfp/membership/membership.hpp>
 
 namespace rrfp::actors {
+
+/// A time that a job gives in seconds.
+constexpr std::chrono::milliseconds to_ms(double seconds) {
+  return std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1e3)};
+}
 
 /// Checks that this process may open as many file descriptors as one of `nodes` nodes needs, mostly
 /// sockets. Error: the limit, the number expected, and what to raise.

@@ -259,9 +259,7 @@ class member_of_job final : public job_member {
     const auto lost = members.loss();
     auto next = aftermath::over;
     if (lost && !is_told) next = end_without_run({lost->why, error_kind::node_lost});
-    if (is_told)
-      members.leave(std::chrono::milliseconds{static_cast<std::int64_t>(recovery().hold_s * 1e3)},
-                    [this] { program_.at_the_end(outcome_); });
+    if (is_told) members.leave(to_ms(recovery().hold_s), [this] { program_.at_the_end(outcome_); });
     program_.on_finishing(nullptr);
     return next;
   }

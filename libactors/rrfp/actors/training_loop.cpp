@@ -17,8 +17,7 @@ using compute::step_purpose;
 
 std::chrono::milliseconds patience_of(const job::job& j) {
   constexpr double a_week_s = 7.0 * 24 * 3600;
-  const auto seconds = j.run.hang_timeout_s > 0 ? j.run.hang_timeout_s : a_week_s;
-  return std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1e3)};
+  return to_ms(j.run.hang_timeout_s > 0 ? j.run.hang_timeout_s : a_week_s);
 }
 
 namespace {
