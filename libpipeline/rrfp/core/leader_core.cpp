@@ -277,8 +277,7 @@ void leader_core::check(peer& p) {
 
 void leader_core::after(const event::leave&) {
   if (common_.is_leaving()) return;
-  common_.begin_leaving();
-  phase_ = leader_phase::leaving;
+  begin_leaving();
   if (common_.is_over()) return;  // who comes later is told so
   common_.act(action::stop_listening{});
   send(members(), goodbye{});
@@ -303,14 +302,14 @@ void leader_core::tell_end(peer& p) {
   p.at = stage::refused;
 }
 
-void leader_core::begin_telling() {
+void leader_core::begin_leaving() {
   common_.begin_leaving();
   phase_ = leader_phase::leaving;
 }
 
 void leader_core::learn_end(peer& p) {
   common_.end_job();
-  begin_telling();
+  begin_leaving();
   tell_end(p);
   for (auto* other : by_node_)
     if (other != nullptr) tell_end(*other);

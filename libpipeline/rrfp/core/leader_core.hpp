@@ -172,8 +172,7 @@ class leader_core {
   bool all_said_goodbye() const;
   /// Admits a node that comes after the end, to tell it.
   void tell_end(peer& p);
-  /// The job was over before this process had joined: it tells the others.
-  void begin_telling();
+  void begin_leaving();
   /// A node that lost the process before this one knows that the job is over.
   void learn_end(peer& p);
   void report_if_all_left();

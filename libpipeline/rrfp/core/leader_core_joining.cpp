@@ -11,7 +11,7 @@ void leader_core::after(const event::listening& e) {
   port_ = e.port;
   if (common_.is_over()) {
     common_.act(action::job_over{});
-    return begin_telling();
+    return begin_leaving();  // it tells the others
   }
   phase_ = leader_phase::joining;
   last_joined_ = now_;
