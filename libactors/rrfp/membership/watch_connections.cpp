@@ -36,7 +36,7 @@ status watcher::open_listener() {
   if (!key_) run_key_file_.emplace(choice_.next() ? options_.rendezvous_port : at.port());
   // So that an unusable file is an error now, not at the first handshake.
   if (const auto usable = key(); !usable) return usable.failure();
-  feed(event::listening{at.text(), at.host(), open_life_line(at)});
+  feed_listening(at);
   return options_.on_listening ? options_.on_listening(at.port()) : success();
 }
 
@@ -107,8 +107,7 @@ void watcher::connect() {
     if (!k) return feed(event::unreachable{k.message(), true});
     auto fd = connect_to(to, problem);
     if (!fd) continue;
-    const auto here = local_address(fd->get());
-    feed(event::listening{here.text(), here.host(), open_life_line(here)});
+    feed_listening(local_address(fd->get()));
     auto& l = open_link(*std::move(fd));
     l.io.begin_tls(tls_, *std::move(k), options_.node);
     return l.io.out().add_urgent(to_frame(own_claim()));
@@ -119,9 +118,10 @@ void watcher::connect() {
   feed(problem);
 }
 
-std::uint16_t watcher::open_life_line(const address& here) {
-  if (options_.standing == nullptr || !options_.hosts.may_lack_nodes()) return 0;
-  return options_.standing->open_life_line(here);
+void watcher::feed_listening(const address& here) {
+  const bool may_lead = options_.standing != nullptr && options_.hosts.may_lack_nodes();
+  feed(event::listening{here.text(), here.host(),
+                        may_lead ? options_.standing->open_life_line(here) : std::uint16_t{0}});
 }
 
 claim watcher::own_claim() const {

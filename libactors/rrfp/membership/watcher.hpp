@@ -120,8 +120,8 @@ class watcher final : public membership {
   void accept_all();
   void connect();
   claim own_claim() const;
-  /// The port of the life line of this process; 0: it has none.
-  std::uint16_t open_life_line(const address& here);
+  /// Where this process listens: now, or at its life line if it must lead later.
+  void feed_listening(const address& here);
   /// Nothing: `problem` says why, and sets `refused` if nobody listens there.
   std::optional<file_descriptor> connect_to(const address& to, event::unreachable& problem);
   /// Adds a link and feeds that it is open.
