@@ -1,5 +1,9 @@
+#include "../common/program.hpp"
 #include "node_program.hpp"
 
 int main(int argc, char** argv) {
-  rrfp::apps::run_node_program({"rrfp-node", rrfp::job::runtime_schema(), {}}, argc, argv);
+  using namespace rrfp;
+  apps::run_program(
+      "rrfp-node", argc, argv,
+      std::bind_front(apps::run_node_program, apps::node_program{job::runtime_schema(), {}}));
 }

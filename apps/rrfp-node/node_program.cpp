@@ -143,9 +143,19 @@ void add_check(CLI::App& command, command_options& options) {
       ->capture_default_str();
 }
 
-int run(const node_program& of, int argc, char** argv) {
+}  // namespace
+
+result<job::job> load(const command_options& options, bool tells_notes) {
+  auto loaded = job::load_job(options.job, policies::registry(), options.settings,
+                              job::job_use::train, options.program->known);
+  if (loaded && tells_notes)
+    for (const auto& note : loaded->notes) complain("{}", note);
+  return loaded;
+}
+
+int run_node_program(const node_program& of, int argc, char** argv) {
   CLI::App app{"Trains neural networks in a pipeline: a stage runs the tasks that are ready"};
-  app.set_version_flag("--version", std::string{of.name} + " " RRFP_VERSION);
+  app.set_version_flag("--version", std::string{program_name()} + " " RRFP_VERSION);
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 done, 1 internal error or hang, or an output or the last\n"
@@ -198,20 +208,6 @@ int run(const node_program& of, int argc, char** argv) {
     write_out(as_markdown ? job::job_reference_markdown(of.known)
                           : job::job_reference_text(of.known));
   return exit_done;
-}
-
-}  // namespace
-
-result<job::job> load(const command_options& options, bool tells_notes) {
-  auto loaded = job::load_job(options.job, policies::registry(), options.settings,
-                              job::job_use::train, options.program->known);
-  if (loaded && tells_notes)
-    for (const auto& note : loaded->notes) complain("{}", note);
-  return loaded;
-}
-
-void run_node_program(const node_program& of, int argc, char** argv) {
-  run_program(of.name, argc, argv, std::bind_front(run, std::cref(of)));
 }
 
 }  // namespace rrfp::apps

@@ -14,14 +14,13 @@ struct session_setup;
 namespace rrfp::apps {
 
 struct node_program {
-  const char* name = nullptr;
   /// The keys of its jobs.
   const job::schema& known;
   /// Changes the setup of each session. May be empty.
   std::function<void(const job::job&, actors::session_setup&)> prepare;
 };
 
-/// Runs the command that the arguments name, and ends the program.
-[[noreturn]] void run_node_program(const node_program& of, int argc, char** argv);
+/// Runs the command that the arguments name. Returns the exit code of the program.
+int run_node_program(const node_program& of, int argc, char** argv);
 
 }  // namespace rrfp::apps
