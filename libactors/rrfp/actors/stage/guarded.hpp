@@ -2,7 +2,9 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include <rrfp/actors/control/caller_runs.hpp>
@@ -13,13 +15,15 @@
 
 namespace rrfp::actors {
 
-/// Runs `work`. If it throws, reports the failure, which ends the job. What was launched before the
-/// job's end arrives here is then not run: it would compute with the state that the failure left.
-template <class Work>
-void run_guarded(const tp_rank_setup& rank, Work&& work) {
-  if (*rank.has_failed) return;
+/// Calls `work`. If it throws, reports the failure, which ends the job, and returns nothing or
+/// zero. What was launched before the job's end arrives here is then not run: it would compute with
+/// the state that the failure left.
+template <class Work, class... Arguments>
+auto run_guarded(const tp_rank_setup& rank, Work&& work, Arguments&&... of_it) {
+  using returned = std::invoke_result_t<Work, Arguments...>;
+  if (*rank.has_failed) return returned();
   try {
-    return work();
+    return std::invoke(std::forward<Work>(work), std::forward<Arguments>(of_it)...);
   } catch (const compute::compute_error& e) {
     using enum compute::compute_fault;
     if (e.fault() == data || e.fault() == non_finite_loss)
@@ -36,6 +40,7 @@ void run_guarded(const tp_rank_setup& rank, Work&& work) {
     rank.fail("threw an object that is not a std::exception");
   }
   *rank.has_failed = true;
+  return returned();
 }
 
 /// Runs `work` on the device of the rank.

@@ -45,7 +45,7 @@ void send_computed(const std::shared_ptr<const tp_rank_setup>& rank, const messa
   const auto made = std::make_shared<std::optional<tensor_buffer>>();
   rank->device->occupy(
       [made, rank, compute = std::move(compute)] {
-        run_guarded(*rank, [&] { *made = compute(); });
+        *made = run_guarded(*rank, compute);
         return std::chrono::nanoseconds{0};
       },
       [made, rank, header](const occupancy& o) {
@@ -308,17 +308,12 @@ void tp_rank::start(const run_launch& l) {
   }
   // Both halves run on the device, one after the other.
   const auto run = std::make_shared<execution>(l, std::move(input), opens_sum_, setup_);
-  setup_->device->occupy(
-      [run] {
-        std::chrono::nanoseconds time{0};
-        run_guarded(*run->rank, [&] { time = run->begin(); });
-        return time;
-      },
-      [run](const occupancy& o) {
-        std::optional<caller_runs> scope;
-        if (run->rank->device->may_linger_after()) scope.emplace();
-        run_guarded(*run->rank, [&] { run->end(o); });
-      });
+  setup_->device->occupy([run] { return run_guarded(*run->rank, &execution::begin, *run); },
+                         [run](const occupancy& o) {
+                           std::optional<caller_runs> scope;
+                           if (run->rank->device->may_linger_after()) scope.emplace();
+                           run_guarded(*run->rank, &execution::end, *run, o);
+                         });
 }
 
 void tp_rank::end_without_update(step_id step) {
