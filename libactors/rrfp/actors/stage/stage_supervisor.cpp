@@ -34,10 +34,10 @@ caf::behavior stage_supervisor::make_behavior() {
       [this](stage_ranks& m) { ranks_ = std::move(m.ranks); },
       [this](const restore_state& m) { send_to_ranks(m); },
       [this](const state_restored& m) { post(job_, m); },
-      [this](const begin_step& m) { guarded([&] { begin(m); }); },
+      [this](const begin_step& m) { begin(m); },
       [this](const arrived& m) { on_arrived(m); },
       [this](const launch_done& m) { on_launch_done(m); },
-      [this](decide_now) { guarded([this] { choose(); }); },
+      [this](decide_now) { choose(); },
       [this](rank_step_ended& m) { on_rank_step_ended(m); },
       [this](const apply_update& m) {
         phase_ = stage_phase::updating;
@@ -78,10 +78,9 @@ void stage_supervisor::fail(const std::string& why, error_kind kind) {
   post(job_, failed{{fmt::format("stage {}: {}", stage_.value(), why), kind}});
 }
 
-template <class Work>
-void stage_supervisor::guarded(Work work) {
+void stage_supervisor::fail_by_exception() {
   try {
-    work();
+    throw;
   } catch (const undefined_policy& e) {
     fail(e.what(), error_kind::bad_input);
   } catch (const std::exception& e) {
@@ -91,7 +90,7 @@ void stage_supervisor::guarded(Work work) {
   }
 }
 
-void stage_supervisor::begin(const begin_step& m) {
+void stage_supervisor::begin(const begin_step& m) try {
   const auto step = m.step;
   RRFP_CHECK(phase_ == stage_phase::idle, "a step begins after the one before");
   phase_ = stage_phase::running;
@@ -114,6 +113,8 @@ void stage_supervisor::begin(const begin_step& m) {
   send_to_ranks(m);
   for (const auto& early : std::exchange(early_, {})) on_arrived(early);
   request_decision();
+} catch (...) {
+  fail_by_exception();
 }
 
 std::uint32_t stage_supervisor::pieces_of_next_step() const {
@@ -195,7 +196,7 @@ void stage_supervisor::count_behind() {
   for (auto& time : times_) time.behind += last - std::exchange(time.free_since, last);
 }
 
-void stage_supervisor::choose() {
+void stage_supervisor::choose() try {
   decision_requested_ = false;
   if (is_broken_ || phase_ != stage_phase::running) return;
   for (const auto& a : notify_core(decide{})) {
@@ -210,6 +211,8 @@ void stage_supervisor::choose() {
   if (!core_.step_complete()) return;
   phase_ = stage_phase::ending;
   send_to_ranks(end_step{step_});
+} catch (...) {
+  fail_by_exception();
 }
 
 void stage_supervisor::perform(const rrfp::launch& l) {

@@ -53,9 +53,8 @@ class stage_supervisor : public actor_base, public runs_anywhere {
   void on_rank_step_ended(rank_step_ended& m);
   void choose();
   void fail(const std::string& why, error_kind kind = error_kind::failed);
-  /// Runs work that calls user functions; an exception ends the job.
-  template <class Work>
-  void guarded(Work work);
+  /// Called in a handler of what a user function has thrown, which ends the job.
+  void fail_by_exception();
   void perform(const rrfp::launch& l);  // CAF actors have a launch() of their own
   void perform(const rrfp::wait& w);
   void end_wait(std::int64_t now);
