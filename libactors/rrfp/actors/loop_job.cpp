@@ -128,7 +128,7 @@ status training_loop::begin(const std::function<void()>& look) {
   const bool has_begun = member_->begin();
   program_->look = nullptr;
   if (const auto thrown = std::exchange(program_->thrown, nullptr)) {
-    if (has_begun) member_->end({.how = ending::interrupted});
+    if (has_begun) member_->end({{ending::interrupted}});
     std::rethrow_exception(thrown);
   }
   if (!has_begun) {
@@ -216,7 +216,7 @@ void training_loop::run() {
   try {
     end(member_->session().run());
   } catch (const std::exception& e) {
-    end({.how = ending::failed, .message = e.what()});
+    end({{ending::failed, e.what()}});
   }
   hooks_->drain();
   {

@@ -217,7 +217,7 @@ class member_of_job final : public job_member {
   /// Of a run that could not begin.
   aftermath end_without_run(const error& why) {
     drop_run();
-    return aftermath_of({.how = end_of(why.kind), .message = why.message}, nullptr);
+    return aftermath_of({{end_of(why.kind), why.message}}, nullptr);
   }
 
   aftermath aftermath_of(const run_result& r, const begun_run* run) {

@@ -216,7 +216,7 @@ class open_session final : public session {
   }
 
   run_result ended_early(const error& why) const {
-    run_result nothing{.how = end_of(why.kind), .message = why.message};
+    run_result nothing{{end_of(why.kind), why.message}};
     nothing.summary.stages.resize(setup_.shape.stages);
     return nothing;
   }
@@ -250,7 +250,7 @@ class open_session final : public session {
       if (leads)
         post(job, failed{met.failure()});
       else
-        post(node, job_ended{end_of(met.failure().kind), met.message()});
+        post(node, job_ended{{end_of(met.failure().kind), met.message()}});
       node_over.get_future().wait();
       if (leads) job_over.get_future().wait();
       return ended_early(met.failure());
@@ -265,14 +265,10 @@ class open_session final : public session {
       result = job_over.get_future().get();
     } else {
       const auto over = node_over.get_future().get();
-      result.how = over.how;
-      result.message = over.message;
+      static_cast<job_action::end&>(result) = over;
       result.summary.stages.resize(setup_.shape.stages);
       if (!over.summary.summary.empty())
         if (auto kept = summary_of(over.summary)) result.summary = *std::move(kept);
-      result.nothing_lost = over.nothing_lost;
-      result.hung = over.hung;
-      result.drained = over.drained;
     }
     const auto how = result.how;
     const auto why = result.message;

@@ -44,16 +44,7 @@ result<run_summary> summary_of(const run_record& r);
 /// How a run ends.
 using ending = job_end;
 
-struct run_result {
-  ending how = ending::done;
-  /// What failed and where; empty otherwise.
-  std::string message{};
-  /// Interrupted between two steps, and all complete steps are saved.
-  bool nothing_lost = false;
-  /// No task finished for hang_timeout_s: running tasks may never return.
-  bool hung = false;
-  /// This node leaves between two steps; `how` is node_lost.
-  std::optional<node_id> drained{};
+struct run_result : job_action::end {
   /// Sums up the complete steps; weights_xxh64 only when done. Empty on nodes other than 0, unless
   /// the run is done and makes copies for recovery.
   run_summary summary{};

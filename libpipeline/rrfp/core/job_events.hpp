@@ -266,9 +266,11 @@ struct set_timer {
 /// The job is over. Always the last action.
 struct end {
   job_end how = job_end::done;
-  std::string message;
-  bool nothing_lost = false;  ///< interrupted, and all complete steps are saved
-  bool hung = false;          ///< the message is the hang report
+  std::string message{};      ///< what failed and where; empty otherwise
+  bool nothing_lost = false;  ///< interrupted between two steps, and all complete steps are saved
+  /// No task finished for the time limit, and running tasks may never return; the message is the
+  /// hang report.
+  bool hung = false;
   /// node_lost, but in order: this node leaves between two steps.
   std::optional<node_id> drained{};
 };

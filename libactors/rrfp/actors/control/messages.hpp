@@ -215,14 +215,9 @@ struct node_lost {
   std::string message;
 };
 /// The run is over: stop all actors of the node.
-struct job_ended {
-  ending how = ending::done;
-  std::string message;
-  bool nothing_lost = false;
-  bool hung = false;
+struct job_ended : job_action::end {
   /// The summary as bytes for other nodes to keep, if the run is done and makes copies.
   run_record summary = {};
-  std::optional<node_id> drained{};  ///< see job_action::end
 };
 
 auto fields(auto f, begin_step& x) { return f(x.step, x.purpose, x.microbatches); }

@@ -432,13 +432,9 @@ void job_actor::carry_out(const job_action::end& a) {
     summary.last_checkpoint_failed = saves_->last_failed();
   }
   result_.summary = std::move(summary);
-  result_.how = a.how;
-  result_.message = a.hung ? hang_ : a.message;
-  result_.nothing_lost = a.nothing_lost;
-  result_.hung = a.hung;
-  result_.drained = a.drained;
-  job_ended over{result_.how, result_.message, result_.nothing_lost, result_.hung,
-                 {},          result_.drained};
+  static_cast<job_action::end&>(result_) = a;
+  if (a.hung) result_.message = hang_;
+  job_ended over{result_};
   if (recovery_ != nullptr && a.how == job_end::done) over.summary = to_record(result_.summary);
   // First: after a loss, on_end lets this node close its transport at once.
   for (const auto& [n, node] : nodes_) {

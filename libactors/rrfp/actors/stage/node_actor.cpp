@@ -65,7 +65,7 @@ caf::behavior node_actor::make_behavior() {
       [this](const node_lost& m) {
         // The job may not have noticed: only these two nodes may have lost each other.
         post(job_, failed{{m.message, error_kind::node_lost}});
-        end({ending::node_lost, m.message});
+        end({{ending::node_lost, m.message}});
       },
       [this](const suspected& m) {
         post(job_, m);
