@@ -89,7 +89,30 @@ std::vector<compute::chunk_estimate> chunks_of(const job::job& j) {
                            job::layers_of_parts(j), j.pipeline.tp, j.pipeline.recompute);
 }
 
-result<session_setup> setup_for(const job::job& j, const job::dispatch_plan& dispatch) {
+/// Error: in mode in-order, the sequence of the policy needs more than dispatch.slot_bytes.
+status check_order_fits(const job::job& j, const policy_registry& policies) {
+  if (j.dispatch.mode == dispatch_mode::ready || j.dispatch.slot_bytes == 0) return success();
+  const auto dispatch = job::make_dispatch_plan(j, policies);
+  if (!dispatch) return dispatch.failure();
+  const auto chunks = chunks_of(j);
+  const auto costs = job::nominal_costs(j);
+  auto simulation = job::simulation_of(*dispatch, costs, 1);
+  if (j.device.kind != job::device_kind::emulated || !costs.has_bytes())
+    simulation.slot_bytes = [&](step_id, stage_id s, microbatch_id) {
+      return compute::slot_bytes(chunks, dispatch->shape, s);
+    };
+  const auto completed = simulate::run(simulation, costs);
+  if (completed) return success();
+  return job::blame(j, "dispatch.slot_bytes",
+                    fmt::format("too small for the sequence of policy {}: {}",
+                                dispatch->policies->name(), completed.message()));
+}
+
+}  // namespace
+
+result<session_setup> make_setup_without_model(const job::job& j, const policy_registry& policies) {
+  auto dispatch = job::make_dispatch_plan(j, policies);
+  if (!dispatch) return dispatch.failure();
   std::vector<simulate::stage_costs> by_replica;
   for (std::uint32_t r = 0; r < j.pipeline.replicas; ++r) {
     auto expected = job::expected_costs(j, replica_id{r});
@@ -100,14 +123,14 @@ result<session_setup> setup_for(const job::job& j, const job::dispatch_plan& dis
       std::make_shared<const costs_of_replicas>(std::move(by_replica), j.pipeline.microbatches);
   const auto nominal = std::make_shared<const costs_of_replicas>(costs->undisturbed());
   session_setup setup;
-  setup.shape = dispatch.shape;
+  setup.shape = dispatch->shape;
   setup.ranks = j.pipeline.tp;
   setup.replicas = j.pipeline.replicas;
   setup.measures_shares = j.pipeline.shares == job::share_kind::measured;
-  setup.rule = dispatch.rule;
-  setup.lookahead = dispatch.lookahead;
+  setup.rule = std::move(dispatch->rule);
+  setup.lookahead = dispatch->lookahead;
   setup.spin = std::chrono::microseconds{j.run.spin_us};
-  setup.limits = dispatch.limits;
+  setup.limits = std::move(dispatch->limits);
   setup.train = j.train;
   setup.hang_timeout_s = j.run.hang_timeout_s;
   const bool emulated = j.device.kind == job::device_kind::emulated;
@@ -123,44 +146,17 @@ result<session_setup> setup_for(const job::job& j, const job::dispatch_plan& dis
   return setup;
 }
 
-/// Error: in mode in-order, the sequence of the policy needs more than dispatch.slot_bytes.
-status check_order_fits(const job::job& j, const job::dispatch_plan& dispatch) {
-  if (j.dispatch.mode == dispatch_mode::ready || j.dispatch.slot_bytes == 0) return success();
-  const auto chunks = chunks_of(j);
-  const auto costs = job::nominal_costs(j);
-  auto simulation = job::simulation_of(dispatch, costs, 1);
-  if (j.device.kind != job::device_kind::emulated || !costs.has_bytes())
-    simulation.slot_bytes = [&](step_id, stage_id s, microbatch_id) {
-      return compute::slot_bytes(chunks, dispatch.shape, s);
-    };
-  const auto completed = simulate::run(simulation, costs);
-  if (completed) return success();
-  return job::blame(j, "dispatch.slot_bytes",
-                    fmt::format("too small for the sequence of policy {}: {}",
-                                dispatch.policies->name(), completed.message()));
-}
-
-}  // namespace
-
-result<session_setup> make_setup_without_model(const job::job& j, const policy_registry& policies) {
-  const auto dispatch = job::make_dispatch_plan(j, policies);
-  if (!dispatch) return dispatch.failure();
-  return setup_for(j, *dispatch);
-}
-
 result<session_setup> make_session_setup(const job::job& j, const policy_registry& policies,
                                          const job_model* model) {
-  const auto dispatch = job::make_dispatch_plan(j, policies);
-  if (!dispatch) return dispatch.failure();
-  if (auto fits = check_order_fits(j, *dispatch); !fits) return fits.failure();
-  auto made = setup_for(j, *dispatch);
+  if (auto fits = check_order_fits(j, policies); !fits) return fits.failure();
+  auto made = make_setup_without_model(j, policies);
   if (!made) return made;
   auto& setup = *made;
   if (model != nullptr)
     if (auto complete = model->complete(setup); !complete) return complete.failure();
   if (setup.slot_bytes) return made;
-  setup.slot_bytes = [chunks = chunks_of(j), shape = dispatch->shape](step_id, replica_id,
-                                                                      stage_id s, microbatch_id) {
+  setup.slot_bytes = [chunks = chunks_of(j), shape = setup.shape](step_id, replica_id, stage_id s,
+                                                                  microbatch_id) {
     return compute::slot_bytes(chunks, shape, s);
   };
   return made;
