@@ -269,10 +269,8 @@ std::unique_ptr<device> hosted_parts::make_device(std::string name, rank_address
   if (with_memory_) return with_memory_->make_device(std::move(name), address);
   if (setup_.caller) return setup_.caller->make_device();
   if (!setup_.emulated) return std::make_unique<compute_thread>(std::move(name), setup_.spin);
-  return make_virtual_device(address);
-}
-
-std::unique_ptr<device> hosted_parts::make_virtual_device(rank_address address) {
+  // The ranks that came here because their node is absent share the device of the one that is here
+  // in another replica.
   if (!timer_) timer_ = std::make_unique<timer_thread>("virtual devices");
   const auto [stage, rank, own] = address;
   bool is_shared = false;

@@ -64,9 +64,6 @@ class hosted_parts {
   members group_of(std::uint32_t id, std::uint32_t size, rank_address member,
                    Id rank_address::*numbered);
   std::unique_ptr<device> make_device(std::string name, rank_address address);
-  /// The ranks that came here because their node is absent share the device of the one that is here
-  /// in another replica.
-  std::unique_ptr<device> make_virtual_device(rank_address address);
   status restore(compute::rank_compute& compute, stage_id stage);
   bool hosts(rank_address a) const;
   device_request request() const;
