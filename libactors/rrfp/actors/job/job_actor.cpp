@@ -17,10 +17,6 @@ namespace {
 
 rank_key key_of(const rank_address& a) { return {a.replica, a.stage, a.rank}; }
 
-const recovery_setup* recovery_of(const run_context& context) {
-  return context.copies ? &*context.setup.recovery : nullptr;
-}
-
 run_totals totals_of(const session_setup& setup, const recovery_setup* recovery) {
   run_totals made{setup.train, setup.lr, setup.shape.stages, setup.first_step()};
   if (recovery == nullptr) return made;
@@ -70,7 +66,7 @@ job_actor::job_actor(caf::actor_config& config, std::shared_ptr<run_context> con
     : actor_base(config),
       context_(std::move(context)),
       setup_(context_->setup),
-      recovery_(recovery_of(*context_)),
+      recovery_(context_->copies ? &*setup_.recovery : nullptr),
       on_end_(std::move(on_end)),
       totals_(totals_of(setup_, recovery_)),
       late_(setup_.replicas, setup_.shape.stages, setup_.ranks, context_->counters->job.late),
