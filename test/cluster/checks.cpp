@@ -37,7 +37,7 @@ const rank_state& checkers::state_after(std::uint32_t run, std::uint64_t step, s
   return reference(run).states.at(step)[stage.value() * sim_.w.c.ranks + rank.value()];
 }
 
-void checkers::on_applied(std::uint32_t run, std::uint64_t step, const rank_key& at,
+void checkers::on_applied(std::uint32_t run, std::uint64_t step, const rank_address& at,
                           const rank_state& state) {
   RRFP_EXPECT(state == state_after(run, step, at.stage, at.rank),
               "the weights of " + name_of(run, {step, at.stage, at.rank}) +

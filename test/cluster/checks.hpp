@@ -27,7 +27,7 @@ class checkers {
   const rank_state& state_after(std::uint32_t run, std::uint64_t step, stage_id stage,
                                 rank_id rank);
   /// The weights of every rank after every step are those of the run without faults.
-  void on_applied(std::uint32_t run, std::uint64_t step, const rank_key& at,
+  void on_applied(std::uint32_t run, std::uint64_t step, const rank_address& at,
                   const rank_state& state);
   /// `losses`: all so far, if the run has them since its first step.
   void on_committed(std::uint32_t run, std::uint64_t step, std::optional<symbol> losses);

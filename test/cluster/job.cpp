@@ -216,7 +216,7 @@ void job::carry_out(const job_action::take_snapshot& a) {
   auto m = to_stages(mail_kind::take_snapshot, a.step);
   m.to = addressee::supervisor;
   for (std::uint32_t st = 0; st < c_.shape.stages; ++st) {
-    m.at = {replica_id{0}, stage_id{st}, rank_id{0}};
+    m.at = {stage_id{st}, rank_id{0}, replica_id{0}};
     on_.send(m);
   }
 }
@@ -251,7 +251,7 @@ void job::carry_out(const job_action::copy_state& a) {
   m.number = a.complete;
   m.to = addressee::supervisor;
   for (std::uint32_t st = 0; st < c_.shape.stages; ++st) {
-    m.at = {replica_id{0}, stage_id{st}, rank_id{0}};
+    m.at = {stage_id{st}, rank_id{0}, replica_id{0}};
     on_.send(m);
   }
 }

@@ -86,7 +86,7 @@ class job {
   std::uint32_t batches_ = 0;
   job_record record_;
   std::optional<nanoseconds> copies_since_;  ///< nothing: none are being made
-  std::map<rank_key, rank_state> weights_;
+  std::map<rank_address, rank_state> weights_;
   symbol weights_hash_ = 0;
   std::vector<saved_file> files_;
   std::string history_to_save_;

@@ -15,7 +15,7 @@
 
 namespace rrfp {
 
-auto fields(auto f, rank_key& x) { return f(x.replica, x.stage, x.rank); }
+auto fields(auto f, rank_address& x) { return f(x.replica, x.stage, x.rank); }
 
 }  // namespace rrfp
 
@@ -62,7 +62,7 @@ enum class addressee : std::uint8_t { job, node, supervisor, rank };
 struct mail {
   mail_kind kind = mail_kind::failed;
   addressee to = addressee::job;
-  rank_key at;  ///< of the addressee; in messages to the job: of the sender
+  rank_address at;  ///< of the addressee; in messages to the job: of the sender
   std::uint64_t step = 0;
   std::uint64_t number = 0;
   std::uint64_t offset = 0;

@@ -34,9 +34,6 @@ std::uint32_t number_of(const void* descriptor) {
   return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(descriptor) - 1);
 }
 
-rank_address address_of(const rank_key& k) { return {k.stage, k.rank, k.replica}; }
-rank_key key_of(const rank_address& a) { return {a.replica, a.stage, a.rank}; }
-
 dispatch_rule rule_of(const scenario& c) {
   dispatch_rule rule;
   rule.make_policy = [name = c.policy](const pipeline_shape& shape, stage_id stage) {
@@ -117,11 +114,11 @@ void session::build() {
   for (std::uint32_t d = 0; d < c().replicas; ++d)
     for (std::uint32_t st = 0; st < c().shape.stages; ++st)
       for (std::uint32_t r = 0; r < c().ranks; ++r) {
-        const rank_key key{replica_id{d}, stage_id{st}, rank_id{r}};
+        const rank_address key{stage_id{st}, rank_id{r}, replica_id{d}};
         if (node_of(key.replica, key.stage, key.rank) != place()) continue;
         auto driver = std::make_unique<rank_driver>(
             rank_driver{key, static_cast<std::uint32_t>(ranks_.size()),
-                        rank_compute{c(), setup_.run, address_of(key), initial_state(key)}});
+                        rank_compute{c(), setup_.run, key, initial_state(key)}});
         driver->inputs.resize(std::size_t{2} * c().shape.chunks * c().widest().microbatches);
         rank_of_[key] = driver.get();
         ranks_.push_back(std::move(driver));
@@ -140,7 +137,7 @@ void session::build() {
       }
 }
 
-rank_state session::initial_state(const rank_key& at) const {
+rank_state session::initial_state(const rank_address& at) const {
   if (setup_.first_step != 0 && !setup_.from.has_copies())
     return setup_.resumed.at({setup_.first_step, at.stage, at.rank});
   if (setup_.from.has_copies()) return rank_state(c().shape.chunks, 0);  // restored later
@@ -402,7 +399,7 @@ void session::deliver(const data_message& m) {
   RRFP_EXPECT(m.generation == setup_.token + setup_.run,
               owner_.name() + " got a message of another session");
   if (const auto* const t = std::get_if<tensor_header>(&m.header)) {
-    if (!has_ended_) on_tensor(*rank_of_.at(key_of(t->message.to)), *t, m);
+    if (!has_ended_) on_tensor(*rank_of_.at(t->message.to), *t, m);
     transport_.delivered(*t, delivery::done);
   } else if (const auto* const b = std::get_if<bytes_header>(&m.header)) {
     const auto is_new =
@@ -468,7 +465,7 @@ void session::send_to_stages(mail m) {
   m.to = addressee::supervisor;
   for (std::uint32_t d = 0; d < c().replicas; ++d)
     for (std::uint32_t st = 0; st < c().shape.stages; ++st) {
-      m.at = {replica_id{d}, stage_id{st}, rank_id{0}};
+      m.at = {stage_id{st}, rank_id{0}, replica_id{d}};
       send(m);
     }
 }
@@ -491,7 +488,7 @@ void session::send_output(const rank_driver& from, const task& produced, symbol 
   h.message.step = from.queue.front().step;
   h.message.mb = next->what.mb;
   h.message.chunk = next->what.chunk;
-  h.message.from = address_of(from.key);
+  h.message.from = from.key;
   h.message.to = {next->stage, from.key.rank, from.key.replica};
   h.data_bytes = 400 + value % 400;
   data_message m;
@@ -500,7 +497,7 @@ void session::send_output(const rank_driver& from, const task& produced, symbol 
 }
 
 void session::send_tensor(tensor_header h, data_message m) {
-  const auto key = key_of(h.message.to);
+  const auto key = h.message.to;
   const auto to = node_of(key.replica, key.stage, key.rank);
   if (to == place()) return on_tensor(*rank_of_.at(key), h, m);
   if (!transport_.number(to, h)) return settle_transport();
@@ -510,7 +507,7 @@ void session::send_tensor(tensor_header h, data_message m) {
   dispatch(to, std::move(m), transport_.link_for(to, h));
 }
 
-void session::send_bytes(const rank_key& to, std::uint32_t group, std::uint32_t from,
+void session::send_bytes(const rank_address& to, std::uint32_t group, std::uint32_t from,
                          std::uint32_t member, std::uint64_t tag, const std::string& bytes) {
   const auto node = node_of(to.replica, to.stage, to.rank);
   if (node == place()) {
@@ -533,7 +530,7 @@ void session::send_bytes(const rank_key& to, std::uint32_t group, std::uint32_t 
 
 // ---- mail
 
-session::rank_driver* session::rank_at(const rank_key& key) {
+session::rank_driver* session::rank_at(const rank_address& key) {
   const auto found = rank_of_.find(key);
   return found == rank_of_.end() ? nullptr : found->second;
 }
@@ -620,7 +617,7 @@ void session::read_as_supervisor(stage_driver& stage, const mail& m) {
 void session::send_to_ranks(const stage_driver& stage, mail m) {
   m.to = addressee::rank;
   for (std::uint32_t r = 0; r < c().ranks; ++r) {
-    m.at = {stage.key.replica, stage.key.stage, rank_id{r}};
+    m.at = {stage.key.stage, rank_id{r}, stage.key.replica};
     if (auto* const rank = rank_at(m.at))
       read_as_rank(*rank, m);
     else
@@ -694,7 +691,7 @@ void session::choose(stage_driver& stage) {
     const auto* const l = std::get_if<launch>(&a);
     if (l == nullptr) continue;
     for (std::uint32_t r = 0; r < c().ranks; ++r) {
-      const rank_key to{stage.key.replica, stage.key.stage, rank_id{r}};
+      const rank_address to{stage.key.stage, rank_id{r}, stage.key.replica};
       if (auto* const rank = rank_at(to)) {
         accept_launch(*rank, stage.step, *l);
         continue;
@@ -726,7 +723,7 @@ void session::on_rank_ended(stage_driver& stage, const mail& m) {
   stage.phase = stage_phase::idle;
   mail over;
   over.kind = mail_kind::stage_step_ended;
-  over.at = {stage.key.replica, stage.key.stage, rank_id{0}};
+  over.at = {stage.key.stage, rank_id{0}, stage.key.replica};
   over.step = m.step;
   over.values = stage.losses;
   for (const auto& g : stage.gradients) over.more_values.push_back(hash_of(g));
@@ -805,7 +802,7 @@ void session::leave_opened_sum(rank_driver& rank) {
   tensor_header h;
   h.message.kind = payload::opened_sum;
   h.message.step = rank.compute.step();
-  h.message.from = address_of(rank.key);
+  h.message.from = rank.key;
   h.message.to = {rank.key.stage, rank.key.rank, left->first};
   data_message m;
   m.bytes = bytes_of(left->second);
@@ -860,7 +857,7 @@ void session::begin_task(rank_driver& rank) {
                      " of " + to_string(w.step);
   for (std::uint32_t r = 0; r < c().ranks; ++r)
     if (rank_id{r} != rank.key.rank)
-      send_bytes({rank.key.replica, rank.key.stage, rank_id{r}}, group_of_stage(rank.key),
+      send_bytes({rank.key.stage, rank_id{r}, rank.key.replica}, group_of_stage(rank.key),
                  rank.key.rank.value(), r, w.launched.seq.value(), print);
 }
 
@@ -886,10 +883,10 @@ void session::wake_group(std::uint32_t group, std::uint32_t member) {
   }
 }
 
-std::uint32_t session::group_of_stage(const rank_key& at) const {
+std::uint32_t session::group_of_stage(const rank_address& at) const {
   return at.replica.value() * c().shape.stages + at.stage.value();
 }
-std::uint32_t session::group_of_replicas(const rank_key& at) const {
+std::uint32_t session::group_of_replicas(const rank_address& at) const {
   return replica_groups + at.stage.value() * c().ranks + at.rank.value();
 }
 
@@ -995,7 +992,7 @@ bool session::reduce(rank_driver& rank, work& w) {
     if (!std::exchange(rank.has_sent, true))
       for (std::uint32_t d = 0; d < c().replicas; ++d)
         if (d != own)
-          send_bytes({replica_id{d}, rank.key.stage, rank.key.rank}, group, own, d, w.step.value(),
+          send_bytes({rank.key.stage, rank.key.rank, replica_id{d}}, group, own, d, w.step.value(),
                      bytes_of(values_of(rank.compute.sums())));
     if (!have_come(group, own, c().replicas, w.step.value())) return false;
     rank.has_sent = false;
@@ -1074,7 +1071,7 @@ mail about_copy(mail_kind kind, const copy_key& what, node_id to) {
   mail m;
   m.kind = kind;
   m.to = addressee::node;
-  m.at = {replica_id{what.rank.value()}, what.stage, rank_id{to.value()}};
+  m.at = {what.stage, rank_id{to.value()}, replica_id{what.rank.value()}};
   m.step = what.step;
   return m;
 }

@@ -139,7 +139,7 @@ class session final : public data_port, event_sink {
     std::vector<symbol> values{};
   };
   struct rank_driver {
-    rank_key key;
+    rank_address key;
     std::uint32_t index = 0;
     rank_compute compute;
     microbatch_shares shares{};                                  ///< of the step
@@ -159,7 +159,7 @@ class session final : public data_port, event_sink {
   bool leads() const;
   messaging::transport_core_options transport_options() const;
   void build();
-  rank_state initial_state(const rank_key& at) const;
+  rank_state initial_state(const rank_address& at) const;
   void settle_transport();
   void fetch_announced();
   void end(run_end how);
@@ -168,8 +168,8 @@ class session final : public data_port, event_sink {
   void send_output(const rank_driver& from, const task& produced, symbol value);
   void send_tensor(tensor_header h, data_message m);
   microbatch_shares shares_of(const mail& m) const;
-  void send_bytes(const rank_key& to, std::uint32_t group, std::uint32_t from, std::uint32_t member,
-                  std::uint64_t tag, const std::string& bytes);
+  void send_bytes(const rank_address& to, std::uint32_t group, std::uint32_t from,
+                  std::uint32_t member, std::uint64_t tag, const std::string& bytes);
   bool dispatch(node_id to, data_message m, messaging::chosen_link by);
   node_id node_of(const mail& m) const;
 
@@ -190,7 +190,7 @@ class session final : public data_port, event_sink {
   void on_rank_ended(stage_driver& stage, const mail& m);
 
   // Ranks.
-  rank_driver* rank_at(const rank_key& key);
+  rank_driver* rank_at(const rank_address& key);
   stage_driver* stage_at(const stage_key& key);
   void on_tensor(rank_driver& rank, const tensor_header& h, const data_message& m);
   void on_opened_sum(rank_driver& rank, step_id step, const rank_state& sum);
@@ -215,8 +215,8 @@ class session final : public data_port, event_sink {
   bool reduce(rank_driver& rank, work& w);
   void take_snapshot(rank_driver& rank, std::uint64_t step);
   void copy_state(rank_driver& rank, std::uint64_t step, std::uint64_t complete);
-  std::uint32_t group_of_stage(const rank_key& at) const;
-  std::uint32_t group_of_replicas(const rank_key& at) const;
+  std::uint32_t group_of_stage(const rank_address& at) const;
+  std::uint32_t group_of_replicas(const rank_address& at) const;
 
   // Copies.
   void hold(const copy_key& what, std::string bytes, std::uint64_t complete);
@@ -248,7 +248,7 @@ class session final : public data_port, event_sink {
   std::vector<char> links_;                   ///< a link is the address of an entry
   std::vector<std::unique_ptr<stage_driver>> stages_;
   std::vector<std::unique_ptr<rank_driver>> ranks_;
-  std::map<rank_key, rank_driver*> rank_of_;
+  std::map<rank_address, rank_driver*> rank_of_;
   std::map<stage_key, stage_driver*> stage_of_;
   std::vector<stage_driver*> notified_;
   std::map<channel_key, std::string> mailbox_;

@@ -36,11 +36,12 @@ job_core_options any_options(random_source& random) {
   return o;
 }
 
-rank_key any_rank(random_source& random, const job_core_options& o) {
+rank_address any_rank(random_source& random, const job_core_options& o) {
   // One too many now and then: a rank that does not exist.
-  return {replica_id{static_cast<std::uint32_t>(below(random, o.replicas + below(random, 2)))},
-          stage_id{static_cast<std::uint32_t>(below(random, o.stages))},
-          rank_id{static_cast<std::uint32_t>(below(random, o.ranks))}};
+  const replica_id replica{
+      static_cast<std::uint32_t>(below(random, o.replicas + below(random, 2)))};
+  const stage_id stage{static_cast<std::uint32_t>(below(random, o.stages))};
+  return {stage, rank_id{static_cast<std::uint32_t>(below(random, o.ranks))}, replica};
 }
 
 stage_key any_stage(random_source& random, const job_core_options& o) {
@@ -164,7 +165,7 @@ class driver {
   void for_each_rank(Each each) {
     for_each_stage([&](stage_key s) {
       for (std::uint32_t r = 0; r < options_.ranks; ++r)
-        each(rank_key{s.replica, s.stage, rank_id{r}});
+        each(rank_address{s.stage, rank_id{r}, s.replica});
     });
   }
 

@@ -31,9 +31,9 @@ stage_key stage_of(words& w) {
   const auto p = w.parts();
   return {replica_id{p.at(0)}, stage_id{p.at(1)}};
 }
-rank_key rank_of(words& w) {
+rank_address rank_of(words& w) {
   const auto p = w.parts();
-  return {replica_id{p.at(0)}, stage_id{p.at(1)}, rank_id{p.at(2)}};
+  return {stage_id{p.at(1)}, rank_id{p.at(2)}, replica_id{p.at(0)}};
 }
 
 job_core_options options_of(words& w) {

@@ -410,7 +410,7 @@ bool job_core::exists(const stage_key& s) const {
   return s.replica.value() < options_.replicas && s.stage.value() < options_.stages;
 }
 
-bool job_core::exists(const rank_key& r) const {
+bool job_core::exists(const rank_address& r) const {
   return exists(stage_key{r.replica, r.stage}) && r.rank.value() < options_.ranks;
 }
 

@@ -204,7 +204,7 @@ class job_core {
   void set_timer(job_timer which, std::uint32_t ms, std::uint64_t number = 0);
 
   bool exists(const stage_key& s) const;
-  bool exists(const rank_key& r) const;
+  bool exists(const rank_address& r) const;
   std::uint32_t stage_count() const { return options_.replicas * options_.stages; }
   std::uint32_t rank_count() const { return stage_count() * options_.ranks; }
   /// The number of ranks of replica 0; the other replicas have the same tensors.
@@ -230,7 +230,7 @@ class job_core {
   bool accumulates_ = false;        ///< gradients wait for their update, or will after the step
   std::set<stage_key> stages_ended_;
   std::uint32_t updates_ = 0;
-  std::set<rank_key> hashed_;
+  std::set<rank_address> hashed_;
 
   std::deque<job_event::demanded> demands_;
   std::optional<step_id> given_;  ///< the last step for which another process has waited

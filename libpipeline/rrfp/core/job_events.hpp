@@ -25,15 +25,6 @@ struct stage_key {
   auto operator<=>(const stage_key&) const = default;
 };
 
-/// One rank of one stage of one replica.
-struct rank_key {
-  replica_id replica;
-  stage_id stage;
-  rank_id rank;
-
-  auto operator<=>(const rank_key&) const = default;
-};
-
 /// How a job ends: done, or with an error of this kind.
 enum class job_end : std::uint8_t { done, interrupted, bad_input, failed, node_lost };
 
@@ -95,7 +86,7 @@ struct save_opened {
   std::uint64_t step = 0;
 };
 struct weights_reported {
-  rank_key from;
+  rank_address from;
 };
 /// All replicas have the same weights.
 struct weights_agree {};

@@ -1,22 +1,12 @@
 /// The header of a message between ranks: sender, receiver, and the task whose input it carries.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 
 #include <rrfp/base/ids.hpp>
-#include <rrfp/core/task.hpp>
+#include <rrfp/core/placement.hpp>
 
 namespace rrfp {
-
-/// One rank of one stage of one replica.
-struct rank_address {
-  stage_id stage;
-  rank_id rank;
-  replica_id replica{};
-
-  auto operator<=>(const rank_address&) const = default;
-};
 
 enum class payload : std::uint8_t {
   activation,     ///< the input of an F

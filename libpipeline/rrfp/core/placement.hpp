@@ -35,6 +35,15 @@ struct chunk_position {
   auto operator<=>(const chunk_position&) const = default;
 };
 
+/// One rank of one stage of one replica.
+struct rank_address {
+  stage_id stage;
+  rank_id rank;
+  replica_id replica{};
+
+  auto operator<=>(const rank_address&) const = default;
+};
+
 /// A task and where it runs.
 struct placed_task {
   virtual_stage_id vs;

@@ -15,8 +15,6 @@ namespace rrfp::actors {
 
 namespace {
 
-rank_key key_of(const rank_address& a) { return {a.replica, a.stage, a.rank}; }
-
 run_totals totals_of(const session_setup& setup, const recovery_setup* recovery) {
   run_totals made{setup.train, setup.lr, setup.shape.stages, setup.first_step()};
   if (recovery == nullptr) return made;
@@ -155,7 +153,7 @@ void job_actor::on_stage_weights(stage_weights& m) {
   hashes.insert(hashes.end(), m.hashes.begin(), m.hashes.end());
   if (m.from.replica == replica_id{0} && !m.transcript.empty())
     result_.transcripts[m.from.stage.value()] = std::move(m.transcript);
-  feed(job_event::weights_reported{key_of(m.from)});
+  feed(job_event::weights_reported{m.from});
 }
 
 void job_actor::on_stage_progress(stage_progress& m) {
