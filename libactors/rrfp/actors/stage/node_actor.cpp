@@ -1,5 +1,7 @@
 #include "node_actor.hpp"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "node_report.hpp"
@@ -20,28 +22,28 @@ constexpr std::chrono::milliseconds stage_answer_time{500};
 hosted_actors host(caf::actor_system& system, node_parts parts,
                    const std::shared_ptr<run_context>& context) {
   auto& all = context->actors;
+  const auto job = all.find({actor_kind::job});
   hosted_actors hosted;
   for (auto& p : parts.stages) {
     const auto replica = p.replica;
     const auto stage = p.core.config().stage;
-    const auto supervisor =
-        system.spawn<stage_supervisor>(std::move(p), all.find({actor_kind::job}), context);
+    const auto supervisor = system.spawn<stage_supervisor>(std::move(p), job, context);
     all.bind(supervisor_of(replica, stage), supervisor);
-    hosted.stages.push_back({replica, stage, supervisor});
+    hosted.supervisors[{replica, stage}] = supervisor;
   }
   for (auto& p : parts.ranks) {
     const auto address = p.address;
     const auto supervisor = all.find(supervisor_of(address.replica, address.stage));
-    const auto rank = system.spawn<tp_rank>(tp_rank_setup{std::move(p), supervisor, context});
+    const auto rank = system.spawn<tp_rank>(tp_rank_setup{std::move(p), supervisor, job, context});
     all.bind({actor_kind::rank, address}, rank);
     context->wire->bind(address, [rank](message received) { post(rank, std::move(received)); });
     hosted.ranks.push_back(rank);
   }
-  for (const auto& s : hosted.stages) {
+  for (const auto& [at, supervisor] : hosted.supervisors) {
     stage_ranks members;
     for (std::uint32_t r = 0; r < context->setup.ranks; ++r)
-      members.ranks.push_back(all.find({actor_kind::rank, {s.number, rank_id{r}, s.replica}}));
-    post(s.supervisor, std::move(members));
+      members.ranks.push_back(all.find({actor_kind::rank, {at.stage, rank_id{r}, at.replica}}));
+    post(supervisor, std::move(members));
   }
   return hosted;
 }
@@ -101,16 +103,16 @@ void node_actor::request_report(const report_requested& m) {
 void node_actor::begin_report(const write_report& m) {
   if (report_) finish_report();
   report_ = report{++reports_, m, {}};
-  if (hosted_.stages.empty()) return finish_report();
-  for (const auto& s : hosted_.stages)
-    post(s.supervisor, report_state{caf::actor_cast<caf::actor>(this)});
+  if (hosted_.supervisors.empty()) return finish_report();
+  for (const auto& [_, supervisor] : hosted_.supervisors)
+    post(supervisor, report_state{caf::actor_cast<caf::actor>(this)});
   post_after(this, stage_answer_time, report_due{reports_, false});
 }
 
 void node_actor::on_state_reported(state_reported& m) {
   if (!report_) return;
   report_->stages[{m.replica, m.stage}] = std::move(m.text);
-  if (report_->stages.size() == hosted_.stages.size()) finish_report();
+  if (report_->stages.size() == hosted_.supervisors.size()) finish_report();
 }
 
 void node_actor::on_report_due(const report_due& m) {
@@ -121,16 +123,15 @@ void node_actor::on_report_due(const report_due& m) {
 
 void node_actor::finish_report() {
   auto finished = *std::exchange(report_, std::nullopt);
-  for (const auto& s : hosted_.stages)
-    finished.stages.try_emplace({s.replica, s.number},
-                                fmt::format("stage {}: does not answer\n", s.number.value()));
+  for (const auto& [at, _] : hosted_.supervisors)
+    finished.stages.try_emplace(at, fmt::format("stage {}: does not answer\n", at.stage.value()));
   if (context_->setup.on_report)
     context_->setup.on_report(node_report(*context_, finished.request, finished.stages));
 }
 
 void node_actor::end(const job_ended& m) {
   if (report_) finish_report();
-  for (const auto& s : hosted_.stages) post(s.supervisor, stop{});
+  for (const auto& [_, supervisor] : hosted_.supervisors) post(supervisor, stop{});
   for (const auto& rank : hosted_.ranks) post(rank, stop{});
   std::exchange(on_end_, [](const job_ended&) {})(m);
   quit();

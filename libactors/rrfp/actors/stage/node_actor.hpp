@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include <rrfp/actors/control/caf_compat.hpp>
@@ -26,12 +25,7 @@ struct node_parts {
 
 /// The actors that a node hosts.
 struct hosted_actors {
-  struct stage {
-    replica_id replica;
-    stage_id number;
-    caf::actor supervisor;
-  };
-  std::vector<stage> stages;
+  std::map<stage_key, caf::actor> supervisors;
   std::vector<caf::actor> ranks;
 };
 
@@ -66,7 +60,7 @@ class node_actor : public actor_base {
   struct report {
     std::uint64_t number = 0;
     write_report request;
-    std::map<std::pair<replica_id, stage_id>, std::string> stages;
+    std::map<stage_key, std::string> stages;
   };
   std::optional<report> report_;
   /// Reports begun so far.

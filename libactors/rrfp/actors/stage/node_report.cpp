@@ -32,7 +32,7 @@ std::string text_of(const metrics::rank_counters& r, const rank_watch& watch,
 }  // namespace
 
 std::string node_report(const run_context& context, const write_report& request,
-                        const std::map<std::pair<replica_id, stage_id>, std::string>& stages) {
+                        const std::map<stage_key, std::string>& stages) {
   const auto& counters = *context.counters;
   auto text = fmt::format("{}: {}\n", counters.run, request.why);
   for (const auto& cause : request.causes) text += fmt::format("cause: {}\n", cause);

@@ -3,7 +3,6 @@
 
 #include <map>
 #include <string>
-#include <utility>
 
 #include <rrfp/actors/control/messages.hpp>
 #include <rrfp/actors/control/run_context.hpp>
@@ -12,6 +11,6 @@ namespace rrfp::actors {
 
 /// `stages`: the texts of the stages hosted here. Ends with a line break.
 std::string node_report(const run_context& context, const write_report& request,
-                        const std::map<std::pair<replica_id, stage_id>, std::string>& stages);
+                        const std::map<stage_key, std::string>& stages);
 
 }  // namespace rrfp::actors

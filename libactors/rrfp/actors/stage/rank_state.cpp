@@ -56,7 +56,7 @@ void tp_rank::on_copy_state(const copy_state& m) {
       return;
     }
     if (copying) copying->finish();
-    post(rank->context->actors.find({actor_kind::job}), copy_taken{m.step});
+    post(rank->job, copy_taken{m.step});
   });
 }
 

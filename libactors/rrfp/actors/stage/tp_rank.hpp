@@ -47,6 +47,7 @@ struct tp_rank_setup : rank_parts {
   void report(const std::string& why) const;
 
   actor_ref supervisor;
+  actor_ref job;
   std::shared_ptr<run_context> context;
   /// A failure was reported; nothing more is run.
   std::shared_ptr<std::atomic<bool>> has_failed = std::make_shared<std::atomic<bool>>(false);
