@@ -118,7 +118,7 @@ caf::behavior job_actor::make_behavior() {
 }
 
 void job_actor::on_exit() {
-  stages_.clear();
+  supervisors_.clear();
   nodes_.clear();
 }
 
@@ -131,8 +131,8 @@ void job_actor::find_actors() {
     for (const auto absent : context_->in_cluster->start.absent) nodes_.erase(absent);
   for (std::uint32_t d = 0; d < setup_.replicas; ++d)
     for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
-      stages_.push_back({replica_id{d}, stage_id{s},
-                         context_->actors.find(supervisor_of(replica_id{d}, stage_id{s}))});
+      supervisors_[{replica_id{d}, stage_id{s}}] =
+          context_->actors.find(supervisor_of(replica_id{d}, stage_id{s}));
 }
 
 void job_actor::feed(job_event::any e) {
@@ -314,8 +314,8 @@ void job_actor::carry_out(const job_action::open_save& a) {
 
 void job_actor::carry_out(const job_action::take_snapshot& a) {
   // All replicas hold the same tensors.
-  for (const auto& stage : stages_)
-    if (stage.replica == replica_id{0}) post(stage.supervisor, a);
+  for (const auto& [at, supervisor] : supervisors_)
+    if (at.replica == replica_id{0}) post(supervisor, a);
 }
 
 void job_actor::carry_out(const job_action::commit_save&) {
@@ -354,8 +354,8 @@ void job_actor::carry_out(const job_action::copy_state& a) {
   RRFP_CHECK(record_.step == a.step, "copies are made of the last step");
   // If this node is lost before it can say that the first copies are held, the others need it.
   if (a.complete == 0) send_record();
-  for (const auto& stage : stages_)
-    if (stage.replica == replica_id{0}) post(stage.supervisor, a);
+  for (const auto& [at, supervisor] : supervisors_)
+    if (at.replica == replica_id{0}) post(supervisor, a);
 }
 
 void job_actor::carry_out(const job_action::keep_copies&) { send_record(); }
@@ -442,7 +442,7 @@ void job_actor::carry_out(const job_action::end& a) {
 
 template <class Message>
 void job_actor::send_to_stages(const Message& m) {
-  for (const auto& stage : stages_) post(stage.supervisor, m);
+  for (const auto& [_, supervisor] : supervisors_) post(supervisor, m);
 }
 
 }  // namespace rrfp::actors

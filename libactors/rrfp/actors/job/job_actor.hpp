@@ -98,12 +98,7 @@ class job_actor : public actor_base {
   job_core core_;
   std::optional<job_event::any> answer_;
   bool ended_ = false;
-  struct stage {
-    replica_id replica;
-    stage_id number;
-    actor_ref supervisor;
-  };
-  std::vector<stage> stages_;
+  std::map<stage_key, actor_ref> supervisors_;
   std::map<node_id, actor_ref> nodes_;  ///< without absent ones
   apply_update update_;                 ///< of the running step
   std::optional<job_saves> saves_;
