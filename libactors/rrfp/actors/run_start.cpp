@@ -46,22 +46,19 @@ std::vector<job_machines> machines_of(const std::vector<member>& members) {
   return all;
 }
 
-run_start begin_at(recovery_point from, std::span<const opened_run> runs) {
+/// Node 0 (`leads`) holds the checkpoints and chooses one of them.
+result<run_start> begin_at(recovery_point from, std::span<const opened_run> runs, bool leads) {
   run_start s;
   s.number = from.finished.size();
   s.from = std::move(from);
-  if (s.number < runs.size()) s.setup = runs[s.number].setup;
-  return s;
-}
-
-/// On node 0.
-status choose_checkpoint(run_start& s, std::span<const opened_run> runs) {
-  if (s.number == runs.size() || !s.setup.checkpoint) return success();
+  if (s.number == runs.size()) return s;
+  s.setup = runs[s.number].setup;
+  if (!leads || !s.setup.checkpoint) return s;
   auto choice = hold_checkpoints(runs[s.number].options, *s.setup.checkpoint, s.from);
   if (!choice) return choice.failure();
   s.notes = choice->notes();
   s.setup.resume = std::move(choice->from);
-  return success();
+  return s;
 }
 
 /// Nodes that read different files would train on a mixture of them.
@@ -114,16 +111,19 @@ result<std::vector<node_start>> begin_with(run_start& s,
   std::vector<std::uint32_t> ranks;
   for (const auto& run : runs)
     ranks.push_back(run.options.pipeline.stages * run.options.pipeline.tp);
-  s = begin_at(choose_recovery_point(of_recovery, ranks), runs);
-  const auto& j = runs[std::min(s.number, runs.size() - 1)].options;
-  if (s.number < runs.size())
-    if (auto same = check_data(contributions, s.number, j); !same) return same.failure();
-  if (auto chosen = choose_checkpoint(s, runs); !chosen) {
+  auto from = choose_recovery_point(of_recovery, ranks);
+  const auto number = from.finished.size();
+  const auto& j = runs[std::min(number, runs.size() - 1)].options;
+  if (number < runs.size())
+    if (auto same = check_data(contributions, number, j); !same) return same.failure();
+  auto begun = begin_at(std::move(from), runs, true);
+  if (!begun) {
     const auto leader = members.leader().value();
     return within(
         "node " + std::to_string(leader) + " (" + members.members()[leader].description + ")",
-        chosen.failure());
+        begun.failure());
   }
+  s = *std::move(begun);
   return answers_of(s, j, members);
 }
 
@@ -131,14 +131,12 @@ result<std::vector<node_start>> begin_with(run_start& s,
 
 result<run_start> agree_on_start(membership* members, std::span<const opened_run> runs,
                                  const recovery_report& mine) {
-  run_start s;
   if (members == nullptr) {
     recovery_point next;  // there is no loss that it could go on from
     next.finished = mine.finished;
-    s = begin_at(std::move(next), runs);
-    auto chosen = choose_checkpoint(s, runs);
-    return chosen ? result<run_start>{std::move(s)} : chosen.failure();
+    return begin_at(std::move(next), runs, true);
   }
+  run_start s;
   node_contribution contribution{{}, mine};
   for (const auto& run : runs)
     contribution.data.push_back(run.model ? run.model->fingerprint() : "");
@@ -147,7 +145,7 @@ result<run_start> agree_on_start(membership* members, std::span<const opened_run
       [&](const auto& contributions) { return begin_with(s, contributions, runs, *members); });
   if (!told) return told.failure();
   if (!members->leads()) {
-    s = begin_at(std::move(told->from), runs);
+    s = begin_at(std::move(told->from), runs, false).value();
     // This node may see a shared folder differently, or not at all.
     if (auto& folder = told->resume; !folder.empty()) {
       auto found = checkpoint::verify(folder, checkpoint::verification::sizes);
