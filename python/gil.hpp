@@ -104,7 +104,7 @@ inline constexpr const char* error_kinds[] = {"bad_input", "failed", "node_lost"
   throw py::error_already_set();
 }
 
-/// For work without the GIL that takes long: throws KeyboardInterrupt.
+/// For work without the GIL that takes long: lets Python handle signals; throws what a handler raises.
 inline void check_signals() {
   const py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();

@@ -170,11 +170,27 @@ class python_rank final : public compute::rank_compute {
   std::vector<std::string> names() const override {
     return answer<std::vector<std::string>>("names");
   }
+  /// The error is the ValueError of the Python function.
   status restore(std::span<const compute::named_buffer> state) override {
-    return take("restore", state);
-  }
-  status fits(std::span<const compute::named_buffer> state) const override {
-    return take("check", state);
+    try {
+      with_gil([&] {
+        py::list all;
+        for (const auto& t : state) {
+          std::optional<state_part> part;
+          if (t.part)
+            part = {t.part->whole, t.part->dimension, t.part->blocks, t.part->offset, t.part->length};
+          auto bytes = t.value;
+          bytes.type = dtype::uint8;
+          bytes.sizes = {static_cast<std::int64_t>(t.value.bytes())};
+          all.append(py::make_tuple(t.name, name_of(t.value.type), t.value.sizes,
+                                    capsule_of(std::move(bytes)), part));
+        }
+        rank_->attr("restore")(all);
+      });
+    } catch (const std::exception& e) {
+      return error{e.what()};
+    }
+    return success();
   }
 
   /// Torch does not tell what a task allocates on the host.
@@ -219,29 +235,6 @@ class python_rank final : public compute::rank_compute {
     } catch (const std::exception& e) {
       throw compute::compute_error(compute::compute_fault::library, named(e));
     }
-  }
-
-  /// The error is the ValueError of the Python function.
-  status take(const char* name, std::span<const compute::named_buffer> state) const {
-    try {
-      with_gil([&] {
-        py::list all;
-        for (const auto& t : state) {
-          std::optional<state_part> part;
-          if (t.part)
-            part = {t.part->whole, t.part->dimension, t.part->blocks, t.part->offset, t.part->length};
-          auto bytes = t.value;
-          bytes.type = dtype::uint8;
-          bytes.sizes = {static_cast<std::int64_t>(t.value.bytes())};
-          all.append(py::make_tuple(t.name, name_of(t.value.type), t.value.sizes,
-                                    capsule_of(std::move(bytes)), part));
-        }
-        rank_->attr(name)(all);
-      });
-    } catch (const std::exception& e) {
-      return error{e.what()};
-    }
-    return success();
   }
 
   const std::shared_ptr<py::object> rank_;

@@ -197,12 +197,12 @@ class runtime {
       exchange_texts(*setup, o);
       return loop_->open(std::move(framework), *std::move(setup), trace_,
                          [hook = shared(std::move(o.look))] {
-                           look();
+                           check_signals();
                            const py::gil_scoped_acquire gil;
                            if (!hook->is_none()) (*hook)();
                          });
     });
-    if (!opened) look();  // Ctrl-C inside a function of the program
+    if (!opened) check_signals();  // Ctrl-C inside a function of the program
     check(opened);
   }
   runtime(const runtime&) = delete;
@@ -223,7 +223,7 @@ class runtime {
                          : updates ? step_purpose::training
                                    : step_purpose::accumulation;
     const auto passed = value_of(
-        without_gil([&] { return loop.pass(purpose, {std::move(microbatches)}, {}, look); }));
+        without_gil([&] { return loop.pass(purpose, {std::move(microbatches)}, {}, check_signals); }));
     const auto& s = passed.summary;
     py::list losses;
     for (const auto& l : s.losses) losses.append(l.mean);
@@ -249,11 +249,11 @@ class runtime {
   }
   void recover() {
     auto& loop = open();
-    check(without_gil([&] { return loop.recover(look); }));
+    check(without_gil([&] { return loop.recover(check_signals); }));
   }
   void save() {
     auto& loop = open();
-    check(without_gil([&] { return loop.save(look); }));
+    check(without_gil([&] { return loop.save(check_signals); }));
   }
   std::string metrics() { return open().metrics_text(); }
   void report(const std::string& why) {
@@ -272,7 +272,7 @@ class runtime {
 
   py::dict finish() {
     auto& loop = open();
-    const auto summary = value_of(without_gil([&] { return loop.finish(look); }));
+    const auto summary = value_of(without_gil([&] { return loop.finish(check_signals); }));
     close();
     return py::dict("steps"_a = summary.steps,
                     "loss_first"_a = summary.loss_first,
@@ -290,12 +290,6 @@ class runtime {
   }
 
  private:
-  /// Lets Python handle signals; what a handler raises ends the pipeline.
-  static void look() {
-    const py::gil_scoped_acquire gil;
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
-
   static actors::launch_place place_of(const runtime_options& o) {
     if (!o.place)
       return value_of(actors::resolve_launch(

@@ -265,9 +265,6 @@ class TrainingRank(Rank):
                 made.append((name, dtype, list(value.shape), _bytes_of(value, is_copied), cut))
             return made
 
-    def check(self, entries):
-        self._check(_of_entries(entries))
-
     def restore(self, entries):
         self._load(_of_entries(entries))
 
@@ -277,17 +274,14 @@ class TrainingRank(Rank):
             yield name if cut is None else name + self._sign, value
 
     def check_loaded(self, state):
-        self._check(self._pieces_of(state))
+        """Raises what load_state() would, before anything has changed."""
+        *_, states = self._matching(self._pieces_of(state))
+        self._optimizer.try_state(states)
 
     def load_state(self, state):
         self._load(self._pieces_of(state), any(name.startswith(_optimizer_prefix) for name in state))
 
     # `pieces`: by name, the (tensor, part) that any rank saved.
-
-    def _check(self, pieces):
-        """Raises what _load() would, before anything has changed."""
-        *_, states = self._matching(pieces)
-        self._optimizer.try_state(states)
 
     def _load(self, pieces, sets_optimizer=True):
         values, scale, states = self._matching(pieces)
