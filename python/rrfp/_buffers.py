@@ -1,21 +1,27 @@
 """The buffers of a part: what a checkpoint has of them, and whether forward changes any, or a parameter."""
 
+import threading
+
 import torch
 
 #: Buffers with more elements are compared in the first step alone.
 _SMALL = 1 << 16
 
+running = threading.local()  # buffers: of the part whose forward this thread runs, or None
+
 
 class Buffers:
-    """The buffers of one module, and which of them its forwards change.
+    """The buffers of one module. Each forward of a step runs in `with buffers:`, which refuses changes whose values would
+    be those of another order of the microbatches, or that a checkpoint lacks.
 
     A buffer that forward assigns, registers or changes in place has another identity, version or address after it.
     A change through `.data` or numpy shows in the values alone: these are compared over each step. Of parameters, which
     may be large, a sum is compared over the first step of each kind.
     """
 
-    def __init__(self, module):
+    def __init__(self, module, in_order):
         self.module = module
+        self.in_order = in_order  # as its forwards run
         self.tables = [
             (f"{prefix}." if prefix else "", m._buffers, getattr(m, "_non_persistent_buffers_set", ()))
             for prefix, m in module.named_modules()
@@ -25,10 +31,9 @@ class Buffers:
         self.saved = [name for name in module.state_dict(keep_vars=True) if name in names]
         self.persistent = self._persistent()
         self.compared = set()  # kinds of pass in which the values of all were compared
-        self.step = None  # the running one
-        self.forwards = 0  # of the running step
-        self.values = {}  # before it
+        self.values = {}  # before the first forward of the step
         self.sums = {}  # of parameters, before it
+        self.before = None  # marks before the running forward
 
     def named(self):
         return {
@@ -44,22 +49,44 @@ class Buffers:
         return [named[name] for name in self.saved]
 
     def marks(self):
+        """Identity, version and address of each."""
+        if not self.used:
+            return {}
         return {name: (value, value._version, _address(value)) for name, value in self.named().items()}
 
-    def begin(self, step, training):
-        """Before a forward."""
-        if step == self.step:
-            return
-        self.step, self.forwards = step, 0
-        whole = training not in self.compared
-        self.compared.add(training)
-        self.values = {name: _bits(value) for name, value in self.named().items() if whole or _is_small(value)}
-        self.sums = self._sums_of_parameters() if whole else {}
+    def begin(self, trains, n):
+        """Before a step of n forwards."""
+        self.trains, self.n, self.forwards = trains, n, 0
 
-    def end(self, n):
-        """After a forward. Whether it was the last one of n."""
+    def __enter__(self):
+        if self.forwards == 0:
+            whole = self.trains not in self.compared
+            self.compared.add(self.trains)
+            self.values = {name: _bits(value) for name, value in self.named().items() if whole or _is_small(value)}
+            self.sums = self._sums_of_parameters() if whole else {}
+        running.buffers = self
+        self.before = None if self.in_order else self.marks()
+
+    def __exit__(self, kind, *error):
+        running.buffers = None
+        before, self.before = self.before, None
+        if kind is not None:
+            return
         self.forwards += 1
-        return self.forwards == n
+        is_last = self.forwards == self.n
+        name = self.changed_parameter() if is_last and self.n > 1 else None
+        if name is not None:
+            raise RuntimeError(
+                f"forward changes the parameter '{name}' through .data or numpy, while other microbatches use its value: expected "
+                "a change between steps, or one forward before the pipeline opens if only the first one changes it"
+            )
+        if not self.in_order:
+            refuse_change_of(self.changed(before) or (self.changed_in_step() if is_last else None))
+        elif is_last and (name := self.added_or_removed()) is not None:
+            raise RuntimeError(
+                f"forward registers or removes the buffer '{name}', which a checkpoint could not restore: "
+                "expected it registered when the pipeline opens, as a tensor"
+            )
 
     def changed(self, before):
         """The name of a buffer that changed since marks() gave `before`."""
@@ -101,6 +128,14 @@ class Buffers:
             for name, value in table.items()
             if value is not None and name not in others
         }
+
+
+def refuse_change_of(name):
+    if name is not None:
+        raise RuntimeError(
+            f"forward changes the buffer '{name}', whose value would depend on the order of the "
+            "microbatches: expected an attribute forwards_in_order = True of the module"
+        )
 
 
 def _is_small(value):

@@ -14,8 +14,9 @@ from collections.abc import Iterable
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from . import _recomputation  # replaces functions of torch
 from ._backward import leaves_of
-from ._buffers import Buffers
+from ._buffers import Buffers, refuse_change_of
 from ._draws import Draws, Generator, turn
 from ._errors import Error
 from ._messages import decode, encode, tensors_of
@@ -24,7 +25,6 @@ from ._optimizers import JobOptimizer, Optimizer, Parameters
 from ._parallel import RankGroup
 from ._part import Part, may_have_hooks_of_accumulation
 from ._rank import Kept
-from ._recomputation import Watched
 from ._training import TrainingRank, shape_of
 
 _no_casting = contextlib.nullcontext()
@@ -60,7 +60,6 @@ class Model:
         self.context = contextvars.Context()
         self.autocast = autocast
         self.batch = None  # of the running step
-        self.batches = 0  # until now
         self.divisor = 0  # of gradients that wait
         self.kept = Kept()
 
@@ -180,7 +179,6 @@ class Model:
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is not None and dynamo.config.compiled_autograd:  # one of a process, and one thread at a time
             self.turn_of_tasks = turn
-        self.batches += 1
         self.kept.failure = None
         self.local.clear()
         for rank in self.ranks:
@@ -314,9 +312,8 @@ class ModelPart(Part):
         self.takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
         self.original = model._originals[index]  # another module in a further replica
         self._hooked = []  # names of its parameters with hooks
-        self.buffers = Buffers(module)
-        self._watched = Watched(self.buffers)
         self.forwards_in_order = forwards_in_order(module)
+        self.buffers = Buffers(module, self.forwards_in_order)
 
     def local(self, way):
         is_here = self.device is not None and (self.replica, self.index + way) in self.model.places
@@ -345,6 +342,7 @@ class ModelPart(Part):
             for p, own in zip(self.original.parameters(), self.module.parameters()):
                 own.requires_grad_(p.requires_grad)
         self.begin(trains)
+        self.buffers.begin(trains, len(self.microbatches))
         self._losses.clear()
         self._has_gradient = False  # any loss of the step
         self._step = step
@@ -389,17 +387,14 @@ class ModelPart(Part):
         return self.forward(mb, inputs, compute, again=self.model.job["recompute"])
 
     def _compute(self, mb, args, kwargs, inputs, is_again=False):
-        model, buffers = self.model, self.buffers
-        buffers.begin(model.batches, self.trains)
-        before = None if self.forwards_in_order else buffers.marks()
+        model = self.model
         key = (model.job["seed"], self._step, self.microbatches[mb], self.index)
         given = tensors_of(tree_leaves((args, kwargs))) if model.job["recompute"] else ()
         versions = [value._version for value in given]
-        with model.turn, model.casting(self.device), self._watched:
+        with self.buffers, model.turn, model.casting(self.device):
             output = self._draws.run(key, self.trains, self.module, args, kwargs)
-        if versions != [value._version for value in given]:
-            raise RuntimeError("forward changes its input in place, which pipeline.recompute would do again in backward")
-        self._check_buffers(before)
+            if versions != [value._version for value in given]:
+                raise RuntimeError("forward changes its input in place, which pipeline.recompute would do again in backward")
         if self.is_last:
             return [self._loss_of(mb, output, inputs, is_again)], None
         if is_again:
@@ -463,35 +458,8 @@ class ModelPart(Part):
                     "a gradient to be a parameter of its part of the model, or to be detached"
                 )
 
-    def _check_buffers(self, before):
-        """Refuses changes of buffers whose values would be those of another order, or that a checkpoint lacks."""
-        buffers = self.buffers
-        is_last = buffers.end(len(self.microbatches))
-        name = buffers.changed_parameter() if is_last and len(self.microbatches) > 1 else None
-        if name is not None:
-            raise RuntimeError(
-                f"forward changes the parameter '{name}' through .data or numpy, while other microbatches use its value: expected "
-                "a change between steps, or one forward before the pipeline opens if only the first one changes it"
-            )
-        if before is None:
-            name = buffers.added_or_removed() if is_last else None
-            if name is not None:
-                raise RuntimeError(
-                    f"forward registers or removes the buffer '{name}', which a checkpoint could not restore: "
-                    "expected it registered when the pipeline opens, as a tensor"
-                )
-            return
-        self._refuse_change_of(buffers.changed(before) or (buffers.changed_in_step() if is_last else None))
-
-    def _refuse_change_of(self, buffer):
-        if buffer is not None:
-            raise RuntimeError(
-                f"forward changes the buffer '{buffer}', whose value would depend on the order of the "
-                "microbatches: expected an attribute forwards_in_order = True of the module"
-            )
-
     def _refuse_other_values(self):
-        self._refuse_change_of(self.buffers.changed_in_step())
+        refuse_change_of(self.buffers.changed_in_step())
         super()._refuse_other_values()
 
 

@@ -5,14 +5,13 @@ Replaces functions of torch with ones that also take the lock of the generators,
 
 import contextlib
 import functools
-import threading
 
 import torch
 import torch.utils.checkpoint
 
+from ._buffers import running
 from ._draws import turn
 
-_thread = threading.local()
 _fork_rng = torch.random.fork_rng
 _enter_hooks = torch.autograd.graph.saved_tensors_hooks.__enter__
 _exit_hooks = torch.autograd.graph.saved_tensors_hooks.__exit__
@@ -28,7 +27,7 @@ def _fork_rng_in_turn(*args, **kwargs):
 
 @functools.wraps(_enter_hooks)
 def _enter_watched_hooks(self):
-    buffers = getattr(_thread, "buffers", None)
+    buffers = getattr(running, "buffers", None)
     if buffers is not None and type(self).__module__ == torch.utils.checkpoint.__name__:
         self.rrfp_marks = buffers.marks()
     return _enter_hooks(self)
@@ -37,7 +36,7 @@ def _enter_watched_hooks(self):
 @functools.wraps(_exit_hooks)
 def _exit_watched_hooks(self, kind, *error):
     _exit_hooks(self, kind, *error)
-    name = _thread.buffers.changed(self.rrfp_marks) if kind is None and hasattr(self, "rrfp_marks") else None
+    name = running.buffers.changed(self.rrfp_marks) if kind is None and hasattr(self, "rrfp_marks") else None
     if name is not None:
         raise RuntimeError(
             f"forward changes the buffer '{name}' under torch.utils.checkpoint, which would change it again in "
@@ -48,16 +47,3 @@ def _exit_watched_hooks(self, kind, *error):
 torch.random.fork_rng = _fork_rng_in_turn
 torch.autograd.graph.saved_tensors_hooks.__enter__ = _enter_watched_hooks
 torch.autograd.graph.saved_tensors_hooks.__exit__ = _exit_watched_hooks
-
-
-class Watched:
-    """Refuses a checkpoint that changes any of `buffers` meanwhile."""
-
-    def __init__(self, buffers):
-        self._buffers = buffers
-
-    def __enter__(self):
-        _thread.buffers = self._buffers
-
-    def __exit__(self, *error):
-        _thread.buffers = None
