@@ -3,7 +3,6 @@
 import contextlib
 import contextvars
 import copy
-import functools
 import inspect
 import json
 import math
@@ -283,6 +282,7 @@ class ModelPart(Part):
         self.model = model
         self.index = index
         self.device = device
+        self.recomputes = model.job["recompute"]
         self._losses = {}  # by microbatch: the tensor, and its terms
         self.tied = None
         self._modes = None  # of its modules before an evaluation
@@ -364,8 +364,7 @@ class ModelPart(Part):
         """The gradient of the loss of a microbatch: the step's is the mean over all loss terms."""
         return [torch.full_like(self._losses[mb][0], self.model.scale) / self.model.batch.divisor]
 
-    def forward_message(self, mb, message):
-        """The message to the next part."""
+    def received(self, mb, message):
         batch, at = self.model.batch, self.microbatches[mb]
         passed = ()
         if self.is_first:
@@ -383,13 +382,12 @@ class ModelPart(Part):
             for k, v in batch.kwargs[at].items()
             if k not in passed and (self.takes_all or k in self.keywords)
         }
-        compute = functools.partial(self._compute, mb, args, kwargs, inputs)
-        return self.forward(mb, inputs, compute, again=self.model.job["recompute"])
+        return inputs, (args, kwargs, inputs)
 
-    def _compute(self, mb, args, kwargs, inputs, is_again=False):
+    def compute(self, mb, args, kwargs, inputs, is_again=False):
         model = self.model
         key = (model.job["seed"], self._step, self.microbatches[mb], self.index)
-        given = tensors_of(tree_leaves((args, kwargs))) if model.job["recompute"] else ()
+        given = tensors_of(tree_leaves((args, kwargs))) if self.recomputes else ()
         versions = [value._version for value in given]
         with self.buffers, model.turn, model.casting(self.device):
             output = self._draws.run(key, self.trains, self.module, args, kwargs)

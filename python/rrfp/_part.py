@@ -16,11 +16,15 @@ class Part:
 
     splits: whether W computes the gradients of weights, or "auto". is_exact: whether they are added up in the order of
     the microbatches.
+
+    A kind of part has begin_step(step, trains), received(mb, message), which returns the tensors that arrived and what
+    compute() takes, and compute(mb, ...), which returns the tensors that get a gradient and the message to the next part.
     """
 
     device = None  # None: the CPU
     before = after = None  # of this step: local() of the neighbours
     mesh_of = None  # a function of names: the device mesh of DTensors
+    recomputes = False  # whether backward calls compute(is_again=True), so that nothing is held before
 
     def __init__(self, module, is_first, is_last, splits="auto", is_exact=True):
         self.module = module
@@ -69,41 +73,38 @@ class Part:
         # Compilation makes both halves one.
         return self._splits is True or self._splits == "auto" and not is_compiled(self.module)
 
-    def forward(self, mb, inputs, compute, again=False):
-        """Runs compute(), which returns the tensors that get a gradient, and a result, which this returns.
-
-        inputs: the tensors that arrived for it. again: whether backward runs compute(is_again=True); nothing is held
-        before.
-        """
+    def forward(self, mb, message):
+        """F. Returns the message to the next part."""
+        inputs, given = self.received(mb, message)
         take_hooks()
-        outputs, result = compute()
+        outputs, sent = self.compute(mb, *given)
         hooks, retained = take_hooks()
         self._check_last_outputs(outputs)
         if self.trains:
             flight = self._flights[mb] = _Flight(inputs)
-            if again:
-                flight.compute = compute
+            if self.recomputes:
+                flight.given = given
                 flight.sums = list(map(sum_of_bits, outputs)) if self._compares else None
             else:
                 flight.outputs, flight.retained = outputs, retained
                 flight.has_hooks = self._has_module_hooks or hooks > 0
-        return result
+        return sent
 
     def backward(self, mb, grads, is_whole, folds):
         """B, or BW if `is_whole`; `grads` of the outputs. Returns the gradients of the inputs."""
         flight = self._flights[mb]
         trial = self._trial
         begun = trial and trial.now(self.device)
-        if flight.compute is not None and any(g is not None for g in grads):
+        if flight.given is not None and any(g is not None for g in grads):
             take_hooks()
-            flight.outputs, _ = flight.compute(is_again=True)
+            flight.outputs, _ = self.compute(mb, *flight.given, is_again=True)
             hooks, flight.retained = take_hooks()
             flight.has_hooks = self._has_module_hooks or hooks > 0
             if flight.sums is not None and flight.sums != list(map(sum_of_bits, flight.outputs)):
                 self._refuse_other_values()
         outputs, grads = _matching(flight.outputs, grads)
         inputs = flight.inputs
-        flight.outputs = flight.inputs = flight.compute = None
+        flight.outputs = flight.inputs = flight.given = None
         is_turn = not self.is_exact or mb == self._turn and not self.on_fold
         is_early = not is_turn or not is_whole and not flight.has_hooks
         found = self._early(flight, outputs, grads, inputs, is_whole) if is_early else None
@@ -112,7 +113,7 @@ class Part:
             found = _backward.full(*backward) if is_turn else self._full_apart(flight, *backward)
             self._turn += is_turn
             flight.is_added = is_turn
-        for v, grad in zip(inputs, found):
+        for v, grad in zip(inputs, found) if flight.retained else ():
             if any(v is retained for retained in flight.retained):
                 v.grad = grad
         if self._unset or self.on_fold:
@@ -134,11 +135,12 @@ class Part:
 
     def _check_last_outputs(self, outputs):
         """Refuses a forward that changes what the one before it has passed on, perhaps without a copy."""
-        if any(value._version != version for value, version in self._last_outputs):
-            raise RuntimeError(
-                "forward changes in place what it has returned for another microbatch: expected a new tensor for each"
-            )
-        plain = (value for value in outputs if type(value) is torch.Tensor and not value.is_inference())
+        for value, version in self._last_outputs:
+            if value._version != version:
+                raise RuntimeError(
+                    "forward changes in place what it has returned for another microbatch: expected a new tensor for each"
+                )
+        plain = [value for value in outputs if type(value) is torch.Tensor and not value.is_inference()]
         self._last_outputs = [(value.detach(), value._version) for value in plain]
 
     def weight(self, mb, folds):
@@ -262,13 +264,13 @@ def _are_equal(parameter, value):
 class _Flight:
     """A microbatch between its F and the end of its W."""
 
-    __slots__ = ("inputs", "outputs", "compute", "has_hooks", "retained", "is_split", "is_added", "late", "grads", "lent",
+    __slots__ = ("inputs", "outputs", "given", "has_hooks", "retained", "is_split", "is_added", "late", "grads", "lent",
                  "ns", "sums")  # fmt: skip
 
     def __init__(self, inputs):
         self.inputs = inputs
         self.outputs = ()
-        self.compute = self.late = self.sums = None
+        self.given = self.late = self.sums = None
         self.has_hooks = self.is_split = self.is_added = False
         self.grads = self.lent = self.retained = ()
         self.ns = 0

@@ -43,10 +43,7 @@ class Kept:
 
 
 class Rank:
-    """A stage whose parameters are the program's own: it has no updates and no state.
-
-    Its parts have begin_step(step, trains) and forward_message(mb, message) beside what Part has.
-    """
+    """A stage whose parameters are the program's own: it has no updates and no state."""
 
     tied_side = 0  # 1: it has the owner of a tied parameter, 2: the copy
 
@@ -76,7 +73,7 @@ class Rank:
             if torch.is_grad_enabled() != self.trains:
                 torch.set_grad_enabled(self.trains)  # who runs the step on this thread sets it back
             if kind == _forward:
-                return part.forward_message(mb, message)
+                return part.forward(mb, message)
             if not self.trains:
                 # An empty gradient tells the neighbour that it may release its input as well.
                 return None if kind == _weight or part.is_first else encode_gradients(())

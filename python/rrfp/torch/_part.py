@@ -70,17 +70,14 @@ class StagePart(Part):
     def seeds(self, mb):
         return [torch.ones_like(self.batch.losses[mb])]  # the gradient of the loss
 
-    def forward_message(self, mb, message):
-        """The message to the next stage."""
-        batch = self.batch
+    def received(self, mb, message):
+        kwargs = self.batch.kwargs[mb]
         if self.is_first:
-            args, inputs = batch.args[mb], []
-        else:
-            args, inputs, _ = decode(message, self.device, self.mesh_of, self.before)
-            args = tuple(args) if isinstance(args, (tuple, list)) else (args,)
-        return self.forward(mb, inputs, functools.partial(self._compute, mb, args, batch.kwargs[mb]))
+            return [], (self.batch.args[mb], kwargs)
+        args, inputs, _ = decode(message, self.device, self.mesh_of, self.before)
+        return inputs, (tuple(args) if isinstance(args, (tuple, list)) else (args,), kwargs)
 
-    def _compute(self, mb, args, kwargs):
+    def compute(self, mb, args, kwargs):
         batch = self.batch
         key = (self.seed, self._step, mb, self.stage.stage_index)
         call = functools.partial(self._call_in_contexts, mb) if self._has_contexts else self.module
