@@ -70,7 +70,7 @@ class Draws:
     def run(self, key, mode, call, args, kwargs):
         """`key`: (seed, step, microbatch, part)."""
         used = self._used.get(mode)
-        if used is False and not any(ref() not in (None, self) for ref in Draws._drawing):
+        if used is False and not (Draws._drawing and any(ref() not in (None, self) for ref in Draws._drawing)):
             _thread.depth += 1
             try:
                 return call(*args, **kwargs)

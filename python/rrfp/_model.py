@@ -73,7 +73,6 @@ class Model:
         self.modules = {}  # by their position in the model
         self.optimizers = []
         self.places = set()  # replica and position of each part here
-        self.has_first = self.has_last = False
         self.keywords = set()  # that the parts in this process take
 
     def make_rank(self, stage, rank, replica, group):
@@ -89,7 +88,9 @@ class Model:
             self.ranks.append(made)
             self.optimizers += made.optimizers
             for part in made.parts:
-                self._place(part, replica)
+                self.modules.setdefault(part.index, part.module)
+                self.places.add((replica, part.index))
+                self.keywords |= part.keywords | ({None} if part.takes_all else set())
             return made
 
     def _make_rank(self, stage, rank, group):
@@ -101,13 +102,6 @@ class Model:
             with _named(f"stage {stage} chunk {chunk}"):
                 parts.append(self._make_part(index, self.job["parts"], group, device))
         return TrainingRank(self, parts, stage, group, device)
-
-    def _place(self, part, replica):
-        self.modules.setdefault(part.index, part.module)
-        self.places.add((replica, part.index))
-        self.has_first |= part.is_first
-        self.has_last |= part.is_last
-        self.keywords |= part.keywords | ({None} if part.takes_all else set())
 
     def make_optimizer(self, parameters, names):
         if self.optimizer is None or not parameters:

@@ -56,11 +56,9 @@ def has_multi_grad_hook(parameter):
 
 
 def is_compiled(module):
-    def is_compiled(function):
-        return hasattr(function, "_torchdynamo_orig_callable")
-
     return any(
-        m._compiled_call_impl is not None or any(map(is_compiled, [type(m).forward, *vars(m).values()]))
+        m._compiled_call_impl is not None
+        or any(hasattr(value, "_torchdynamo_orig_callable") for value in (type(m).forward, *vars(m).values()))
         for m in module.modules()
     )
 

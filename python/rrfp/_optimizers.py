@@ -198,14 +198,10 @@ class JobOptimizer(Optimizer):
     """That of the section [train] of the settings."""
 
     def __init__(self, parameters, job):
-        made = None
-        if parameters and job["optimizer"] == "adamw":
-            options = {name: job[name] for name in ("lr", "betas", "eps", "weight_decay")}
-            made = torch.optim.AdamW(parameters, **options)
-        elif parameters:
-            options = {name: job[name] for name in ("lr", "momentum", "weight_decay")}
-            made = torch.optim.SGD(parameters, **options)
-        super().__init__(made, parameters)
+        kind, names = torch.optim.SGD, ("lr", "momentum", "weight_decay")
+        if job["optimizer"] == "adamw":
+            kind, names = torch.optim.AdamW, ("lr", "betas", "eps", "weight_decay")
+        super().__init__(kind(parameters, **{name: job[name] for name in names}) if parameters else None, parameters)
 
     def of_program(self):
         return []

@@ -457,9 +457,9 @@ class Pipeline:
         if self._is_emulated and (batch.has_inputs() or batch.has_targets()):
             raise ValueError("step(): expected no arguments with emulated devices, which compute nothing")
         may_move = self._may_move
-        if (may_move or self._model.has_first) and not batch.has_inputs():
+        if (may_move or 0 in self._model.modules) and not batch.has_inputs():
             raise ValueError(f"step(): expected arguments in {_whose('first', may_move)}, got none")
-        if (may_move or self._model.has_last) and not batch.has_targets():
+        if (may_move or self._model.job["parts"] - 1 in self._model.modules) and not batch.has_targets():
             raise ValueError(f"target: expected one in {_whose('last', may_move)}, got none")
         counts = []
         if self._count is not None and batch.has_targets():
