@@ -98,7 +98,6 @@ class TrainingRank(Rank):
             raise Error(
                 f"count: expected loss terms that add up to more than 0 in a step, got {self._model.batch.divisor}", "bad_input", 2
             )
-        self._is_joined = self._is_unscaled = False
         self._folded = [0] * len(self.parts)
         run = super().begin(step, trains, counts, pieces)
         if len(self._model.context) > 0:
@@ -159,7 +158,6 @@ class TrainingRank(Rank):
         mine = self._of_side(self.tied_side)
         self._compare_sides(mine, *value)
         mine.grad = _sum_of_sides(*((mine.grad, theirs) if self.tied_side == _owner else (theirs, mine.grad)))
-        self._is_joined = True
 
     def _compare_sides(self, mine, theirs=None):
         if not self._has_compared_sides and theirs is not None and not torch.equal(mine, theirs):
@@ -171,9 +169,6 @@ class TrainingRank(Rank):
 
     def _join_local_tie(self):
         """Both sides are on this stage: the same sum as across stages."""
-        if self._is_joined or len(self._ties) < 2:
-            return
-        self._is_joined = True
         owner, other = self._of_side(_owner), self._of_side(_copy)
         self._compare_sides(owner, other)
         for side in (owner, other):
@@ -182,8 +177,11 @@ class TrainingRank(Rank):
         owner.grad, other.grad = total, None if total is None else total.clone()
 
     def squared_norms(self):
-        self._join_local_tie()
-        self._unscale()
+        """Once in a step with an update, when the gradients of all replicas and of the other side of a tie are here."""
+        if len(self._ties) == 2:
+            self._join_local_tie()
+        if self._scale.is_on:
+            self._unscale()
         places, squares = [], []
         elsewhere = set().union(*(part.whole for part in self.parts)) if self.group is not None and self.group.rank else ()
         for p, name, side, at in self._parameters:
@@ -193,16 +191,13 @@ class TrainingRank(Rank):
         return list(zip(places, torch.stack(squares).tolist())) if squares else []
 
     def _unscale(self):
-        if self._scale.is_on and not self._is_unscaled:
-            self._is_unscaled = True
-            inverse = torch.tensor(1 / self._scale.value, dtype=torch.float32, device="cpu")  # as GradScaler does
-            for p, *_ in self._parameters:
-                if p.grad is not None:
-                    p.grad.mul_(inverse.to(p.grad.device))
+        inverse = torch.tensor(1 / self._scale.value, dtype=torch.float32, device="cpu")  # as GradScaler does
+        for p, *_ in self._parameters:
+            if p.grad is not None:
+                p.grad.mul_(inverse.to(p.grad.device))
 
     def apply(self, scale, lr):
         """Updates the parameters with `scale` times the gradients; 0: the update is skipped."""
-        self._join_local_tie()
         with self.kept:
             if scale != 0:
                 for p, *_ in self._parameters if scale != 1 else ():
