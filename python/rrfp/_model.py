@@ -426,8 +426,9 @@ class ModelPart(Part):
             )
 
     def losses(self):
-        """By microbatch: the sum of a loss, and its terms."""
-        return {mb: (self._finite(mb), terms) for mb, (_, terms) in sorted(self._losses.items())}
+        """(microbatch, mean, terms) of each."""
+        found = [(mb, self._finite(mb), terms) for mb, (_, terms) in sorted(self._losses.items())]
+        return [(mb, value / terms if terms else 0.0, terms) for mb, value, terms in found]
 
     def _finite(self, mb):
         value = self._losses[mb][0].item()

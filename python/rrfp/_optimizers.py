@@ -89,7 +89,6 @@ class Optimizer:
 
     def try_state(self, found):
         """Raises what set_state() would."""
-        found = list(found)
         self._check_kind(found)
         saved = {}
         for parameter, name, value in found:

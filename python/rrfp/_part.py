@@ -33,7 +33,7 @@ class Part:
         self.trains = True  # in this step
         self._splits = splits
         self._trial = _SplitTrial() if splits == "auto" else None
-        self._pays = None  # what it has found
+        self._pays = splits is True  # or what the trial has found
         self._flights = {}  # by microbatch, from F to the end of W
         self._last_outputs = []  # of the last forward: tensors without their graph, and their versions
         self._has_checked_hooks = False
@@ -200,7 +200,7 @@ class Part:
             return False
         if is_whole:
             return is_hooked
-        return self._splits is True or (self._trial.splits_next() if self._trial else self._pays)
+        return self._trial.splits_next() if self._trial else self._pays
 
     def _full_apart(self, flight, *backward):
         """A whole backward whose gradients of weights wait for their turn."""

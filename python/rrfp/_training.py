@@ -66,7 +66,7 @@ class TrainingRank(Rank):
                     raise ValueError("pipeline.tp: expected parameters with a dimension, got a scalar")
                 at = (part.index, index, 0 if self.group is None else self.group.rank)
                 self._parameters.append((value, name, side, at))
-        self._seen.update(id(value) for value, *_ in self._parameters)
+        self._seen |= {id(value) for value, *_ in self._parameters}
 
     # ---- a step
 
@@ -120,8 +120,7 @@ class TrainingRank(Rank):
 
     def losses(self):
         with self.kept:
-            all_losses = self.parts[-1].losses() if self.parts[-1].is_last else {}
-        return [(mb, value / terms if terms else 0.0, terms) for mb, (value, terms) in all_losses.items()]
+            return self.parts[-1].losses()
 
     def take_opened_sum(self):
         return None if self._sums is None else self._sums.take_opened()
