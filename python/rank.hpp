@@ -131,9 +131,7 @@ class python_rank final : public compute::rank_compute {
   void apply(double scale, double lr) override {
     guarded("apply", [&] { rank_->attr("apply")(scale, lr); });
   }
-  void end_without_update() override {
-    with_gil([&] { rank_->attr("end_without_update")(); });
-  }
+  void end_without_update() override {}
 
   std::vector<compute::parameter_hash> hashes() const override {
     return with_gil([&] {

@@ -90,5 +90,5 @@ class Rank:
     def _none(self, *_):
         return []
 
-    take_opened_sum = sum_gradients = apply = end_without_update = _nothing
+    take_opened_sum = sum_gradients = apply = _nothing
     losses = squared_norms = values = names = snapshot = _none
