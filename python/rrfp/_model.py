@@ -243,8 +243,6 @@ class Model:
             self.turn_of_tasks = turn
         if part.is_last and self.loss_fn is None:
             raise ValueError("loss_fn: expected a function in the process of the last part, got None")
-        if part.tied is not None:
-            self.ties[index] = part.text_of_tied()
         for name in [*part.names(), *map(part.name_of, part.buffers.saved)]:
             if name != part.tied and (clash := self._clash(name, index)):
                 raise Error(clash, "bad_input", 2)
@@ -284,8 +282,8 @@ class ModelPart(Part):
         self._draws = Draws(device)
         self._is_checked = False
         # Of torch.compile(), which passes on attributes, but not the names.
-        self._inner = inner = getattr(module, "_orig_mod", module)
-        self._tied_parameter = tied = _tied_parameter_of(inner)
+        inner = getattr(module, "_orig_mod", module)
+        tied = _tied_parameter_of(inner)
         named = getattr(inner, "name_of_parameter", lambda name: "tied" if name == tied else f"{index}.{name}")
         self.name_of = lambda name: named(name.replace("_orig_mod.", ""))
         names = {name for name, _ in inner.named_parameters()}
@@ -293,6 +291,8 @@ class ModelPart(Part):
             raise ValueError(f"tied_parameter: expected the name of a parameter of the part, got {tied!r}")
         if tied and count > 1:
             self.tied = self.name_of(tied)
+            value = inner.get_parameter(tied)
+            model.ties[index] = f"{shape_of(value)}{'' if value.requires_grad else ', frozen'}"
         whole = getattr(inner, "whole_parameters", ())
         if wrong := [name for name in whole if name not in names]:
             raise ValueError(f"whole_parameters: expected names of parameters of the part, got {wrong[0]!r}")
@@ -315,10 +315,6 @@ class ModelPart(Part):
 
     def names(self):
         return [self.name_of(name) for name, _ in self.module.named_parameters()]
-
-    def text_of_tied(self):
-        value = self._inner.get_parameter(self._tied_parameter)
-        return f"{shape_of(value)}{'' if value.requires_grad else ', frozen'}"
 
     def look_for_hooks(self):
         """Between steps: the parts of other threads hold nodes of the same parameters."""
