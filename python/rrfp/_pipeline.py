@@ -96,7 +96,6 @@ class Pipeline:
     """
 
     _pipeline = None  # also if __init__ is called with wrong arguments
-    _raised = None  # the last error of the runtime
     _has_ended = False  # the program has finished or closed it
 
     def __init__(
@@ -417,7 +416,7 @@ class Pipeline:
         if kind is not None or self._has_ended:
             check_outside()
             return self._end(why_ended(error))
-        had = self._raised
+        had = self._model.kept.raised
         try:
             self.finish()
         except Error as e:
@@ -505,7 +504,6 @@ class Pipeline:
         try:
             return function(*arguments, **options)
         except Error as e:
-            self._raised = str(e)
             self._model.kept.raise_as_cause(e)
 
 

@@ -16,6 +16,7 @@ class Kept:
 
     def __init__(self):
         self.failure = None
+        self.raised = None  # the text of the last error that the program has had
         self._process = os.getpid()  # that opened the pipeline
 
     def __enter__(self):
@@ -36,7 +37,7 @@ class Kept:
     def raise_as_cause(self, error):
         """Raises the error of the runtime with the exception as its cause; one that ends a program (KeyboardInterrupt,
         SystemExit) is raised itself."""
-        failure, self.failure = self.failure, None
+        failure, self.failure, self.raised = self.failure, None, str(error)
         if failure is not None and not isinstance(failure, Exception):
             raise failure from error
         raise error from failure or error.__cause__

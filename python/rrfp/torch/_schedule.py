@@ -140,7 +140,6 @@ class ReadySchedule(PipelineScheduleMulti):
         self._options = {"policy": policy, "slots": slots, "hang_timeout_s": hang_timeout_s}
         self._settings = {_KEYS[name]: value for name, value in self._options.items()} | with_whole_tasks(settings or {})
         self._runtime = None
-        self._raised = None  # the last error of the runtime
         self._place = None
         self._is_closed = False
         self.last = None  #: figures of the last step: its number, duration in ms, and bubble
@@ -227,7 +226,7 @@ class ReadySchedule(PipelineScheduleMulti):
             try:
                 runtime.finish()
             except Error as e:
-                if str(e) != self._raised:  # which the program has had
+                if str(e) != self._kept.raised:
                     raise
 
     # ---- steps
@@ -279,7 +278,6 @@ class ReadySchedule(PipelineScheduleMulti):
                 figures = self._runtime.step(self._has_backward, False, [] if batch.n is None else [batch.n])
             self.last = {name: figures[name] for name in ("step", "ms", "bubble")}
         except Error as e:
-            self._raised = str(e)
             for part in self._parts:
                 part.abandon()
             self._kept.raise_as_cause(e)
