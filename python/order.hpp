@@ -45,8 +45,14 @@ class python_orders {
 
  private:
   sequence order_of(const pipeline_shape& shape, stage_id stage) const {
+    std::vector<std::string> names;
+    try {
+      names = (*order_)(stage.value(), shape.microbatches).cast<std::vector<std::string>>();
+    } catch (const py::error_already_set& e) {
+      throw std::runtime_error(py::str(e.value()));
+    }
     sequence all;
-    for (const auto& name : names_of(shape, stage)) {
+    for (const auto& name : names) {
       const auto t = task_of(name);
       if (!t)
         throw std::runtime_error(
@@ -56,13 +62,6 @@ class python_orders {
     if (auto complete = check_sequence(shape, stage, all); !complete)
       throw std::runtime_error("policy: " + complete.message());
     return all;
-  }
-  std::vector<std::string> names_of(const pipeline_shape& shape, stage_id stage) const {
-    try {
-      return (*order_)(stage.value(), shape.microbatches).cast<std::vector<std::string>>();
-    } catch (const py::error_already_set& e) {
-      throw std::runtime_error(py::str(e.value()));
-    }
   }
 
   const std::shared_ptr<py::object> order_;
