@@ -78,7 +78,7 @@ class python_rank final : public compute::rank_compute {
 
   tensor_buffer run(const launch& l, tensor_buffer input) override {
     if (group_) group_->set_task(step_, l);
-    return guarded(l.what, [&] {
+    return guarded(to_string(l.what), [&] {
       auto given = input.defined() ? py::object{capsule_of(std::move(input))} : py::none();
       const auto& t = l.what;
       const auto made = (*run_)(static_cast<int>(t.kind), t.mb.value(), t.chunk.value(),
@@ -217,13 +217,11 @@ class python_rank final : public compute::rank_compute {
     return with_gil([&] { return rank_->attr(name)().template cast<Result>(); });
   }
 
-  static std::string text_of(std::string where) { return where; }
-  static std::string text_of(const task& t) { return to_string(t); }
-  /// with_gil(), which adds stage, task and step to what `work` throws. `where`: the task, or a text.
-  template <class Where, class Work>
-  auto guarded(const Where& where, Work work) const -> decltype(work()) {
+  /// with_gil(), which adds stage, task and step to what `work` throws. `where`: the task, or another text.
+  template <class Work>
+  auto guarded(const std::string& where, Work work) const -> decltype(work()) {
     const auto named = [&](const std::exception& e) {
-      return "stage " + std::to_string(stage_.value()) + ", " + text_of(where) + " of " +
+      return "stage " + std::to_string(stage_.value()) + ", " + where + " of " +
              (is_evaluation(step_) ? "an evaluation" : to_string(step_)) + ": " + e.what();
     };
     try {
