@@ -346,10 +346,9 @@ class Pipeline:
             _check_kind("load_state_dict(): a name", name, "a text", str)
             _check_kind(f"load_state_dict(): '{name}'", value, "a tensor", torch.Tensor)
         with self._errors():
-            for rank in self._model.ranks:  # All look before the first one changes.
-                rank.check_loaded(state)
-            for rank in self._model.ranks:
-                rank.load_state(state)
+            setters = [rank.setter_of(state) for rank in self._model.ranks]  # All look before the first one changes.
+            for set_state in setters:
+                set_state()
 
     def recover(self):
         """Recovers from the loss of a process. Call it when a call has raised an Error whose `kind` is "node_lost".

@@ -260,25 +260,21 @@ class TrainingRank(Rank):
             return made
 
     def restore(self, entries):
-        self._load(_of_entries(entries))
+        self._set(*self._matching(_of_entries(entries)))
 
     def named_state(self):
         """(name, tensor) as in state_dict(): what is divided over tensor-parallel ranks is named by the rank, too."""
         for name, value, cut in self.state(with_copies=True):
             yield name if cut is None else name + self._sign, value
 
-    def check_loaded(self, state):
-        """Raises what load_state() would, before anything has changed."""
-        *_, states = self._matching(self._pieces_of(state))
+    def setter_of(self, state):
+        """A function that sets what state_dict() gave. Refuses what does not fit before anything has changed."""
+        values, scale, states = self._matching(self._pieces_of(state))
         self._optimizer.try_state(states)
+        has_optimizer = any(name.startswith(_optimizer_prefix) for name in state)
+        return functools.partial(self._set, values, scale, states, has_optimizer)
 
-    def load_state(self, state):
-        self._load(self._pieces_of(state), any(name.startswith(_optimizer_prefix) for name in state))
-
-    # `pieces`: by name, the (tensor, part) that any rank saved.
-
-    def _load(self, pieces, sets_optimizer=True):
-        values, scale, states = self._matching(pieces)
+    def _set(self, values, scale, states, sets_optimizer=True):
         with torch.no_grad():
             for mine, value in values:
                 mine.copy_(value)
@@ -302,6 +298,7 @@ class TrainingRank(Rank):
         return pieces
 
     def _matching(self, pieces):
+        """What _set() takes. `pieces`: by name, the (tensor, part) that any rank saved."""
         self._find_parameters()
         values = [(p, _found(pieces, name, p, self._cut(p))) for p, name, *_ in self._parameters]
         for part in self.parts:
