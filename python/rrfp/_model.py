@@ -343,12 +343,12 @@ class ModelPart(Part):
         if not trains and self._modes is None:
             self._modes = [(module, module.training) for module in self.module.modules()]
             self.module.eval()
-        if trains and self._modes is not None:
-            for module, mode in self._modes:
+        if trains:
+            for module, mode in self._modes or ():
                 module.training = mode
             self._modes = None
-        if trains and not self.module.training:
-            self.module.train()
+            if not self.module.training:
+                self.module.train()
 
     def seeds(self, mb):
         """The gradient of the loss of a microbatch: the step's is the mean over all loss terms."""

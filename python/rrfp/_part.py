@@ -182,7 +182,12 @@ class Part:
     def _early(self, flight, outputs, grads, inputs, is_whole):
         """The gradients of the inputs, from a backward that leaves those of the weights; None: it must be whole."""
         is_hooked = self._versions is not None
-        if self._splits_now(flight, is_whole, is_hooked):
+        splits = self._may_split and not flight.has_hooks  # which would run twice
+        if splits and is_whole:
+            splits = is_hooked
+        elif splits:
+            splits = self._trial.splits_next() if self._trial else self._pays
+        if splits:
             halves = _backward.split(outputs, grads, inputs)
             if halves is not None:
                 found, flight.late = halves
@@ -194,13 +199,6 @@ class Part:
             found, flight.late = _backward.again(outputs, grads, inputs, flight.retained)
             return found
         return None
-
-    def _splits_now(self, flight, is_whole, is_hooked):
-        if not self._may_split or flight.has_hooks:  # which would run twice
-            return False
-        if is_whole:
-            return is_hooked
-        return self._trial.splits_next() if self._trial else self._pays
 
     def _full_apart(self, flight, *backward):
         """A whole backward whose gradients of weights wait for their turn."""
