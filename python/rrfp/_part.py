@@ -57,7 +57,12 @@ class Part:
         parameters = list(self.module.parameters()) if trains else []  # those of a step stay the same
         self._slots = self.gradient_slots(parameters)
         self._unset = [slot for slot in self._slots if slot.value() is None]
-        self._may_split = trains and self._may_split_backward(parameters)
+        # Hooks on several gradients want them from one backward, and compilation makes both halves one.
+        self._may_split = (
+            trains
+            and not any(map(has_multi_grad_hook, parameters))
+            and (self._splits is True or self._splits == "auto" and not is_compiled(self.module))
+        )
         if any(map(may_have_hooks_of_accumulation, parameters)):
             # Such hooks see the gradients of earlier microbatches, and may change parameters, which the versions show.
             # In the first step the values are compared, too: a change through .data has no version.
@@ -66,12 +71,6 @@ class Part:
             self._has_checked_hooks = True
             # Once in a whole backward, and twice where the gradients wait for their turn.
             self._has_module_hooks = any(m._backward_hooks or m._backward_pre_hooks for m in self.module.modules())
-
-    def _may_split_backward(self, parameters):
-        if any(map(has_multi_grad_hook, parameters)):  # which want their gradients from one backward
-            return False
-        # Compilation makes both halves one.
-        return self._splits is True or self._splits == "auto" and not is_compiled(self.module)
 
     def forward(self, mb, message):
         """F. Returns the message to the next part."""
