@@ -8,6 +8,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <pybind11/pybind11.h>
@@ -57,10 +58,10 @@ class thread_state {
 };
 
 /// Runs `work` with the GIL. What Python raises becomes a std::runtime_error with its message: the
-/// exception itself may only be used with the GIL, and the package's Python code keeps it. An
+/// exception itself may only be used with the GIL. `keeper`, a _rank.Kept, keeps it for the program. An
 /// rrfp.Error of kind "bad_input" becomes a compute_error.
 template <class Work>
-auto with_gil(Work work) {
+auto with_gil(Work work, const py::object* keeper = nullptr) {
   thread_state::keep();
   std::string why;
   bool is_input = false;
@@ -69,12 +70,16 @@ auto with_gil(Work work) {
     try {
       return work();
     } catch (const py::error_already_set& e) {
+      if (keeper != nullptr) {
+        std::tie(why, is_input) = keeper->attr("keep")(e.value()).template cast<std::pair<std::string, bool>>();
+      } else {
       const auto name = py::str(py::type::of(e.value()).attr("__name__"));
       why = py::str(e.value());
       if (why.empty()) why = name;
       is_input = py::str(py::getattr(e.value(), "kind", py::none())).equal(py::str("bad_input"));
       // The program gets it later, as would the next call of Python here.
       if (e.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
+      }
     }
   }
   if (is_input) throw compute::compute_error(compute::compute_fault::data, why);

@@ -1,6 +1,8 @@
 /// What a rank computes, as a Python object (rrfp/_rank.py): tensors cross as DLPack capsules.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -55,6 +58,7 @@ class python_rank final : public compute::rank_compute {
   /// `has_thread`: it does not compute on the thread of the program.
   python_rank(py::object rank, const actors::rank_place& place, bool has_thread)
       : rank_(shared(std::move(rank))),
+        kept_(shared(rank_->attr("kept"))),
         run_(shared(py::none())),
         stage_(place.address.stage),
         replica_(place.address.replica),
@@ -64,7 +68,7 @@ class python_rank final : public compute::rank_compute {
         tied_side_(static_cast<compute::tie>(rank_->attr("tied_side").cast<int>())) {}
 
   void prepare_thread() override {
-    if (has_thread_) with_gil([&] { rank_->attr("prepare_thread")(); });
+    if (has_thread_) called([&] { rank_->attr("prepare_thread")(); });
   }
 
   void begin_step(step_id step, compute::step_purpose purpose,
@@ -98,7 +102,7 @@ class python_rank final : public compute::rank_compute {
   }
 
   std::optional<tensor_buffer> take_opened_sum() override {
-    return with_gil([&]() -> std::optional<tensor_buffer> {
+    return called([&]() -> std::optional<tensor_buffer> {
       const auto sum = rank_->attr("take_opened_sum")();
       if (sum.is_none()) return std::nullopt;
       return buffer_of(sum.cast<py::capsule>());
@@ -114,11 +118,11 @@ class python_rank final : public compute::rank_compute {
   }
   std::optional<tensor_buffer> tied_gradient() const override {
     if (tied_side_ == compute::tie::none) return std::nullopt;
-    return with_gil([&] { return buffer_of(rank_->attr("tied_gradient")().cast<py::capsule>()); });
+    return called([&] { return buffer_of(rank_->attr("tied_gradient")().cast<py::capsule>()); });
   }
   compute::tie tied_side() const override { return tied_side_; }
   void join_tied(const tensor_buffer& partner) override {
-    with_gil([&] { rank_->attr("join_tied")(capsule_of(partner)); });
+    called([&] { rank_->attr("join_tied")(capsule_of(partner)); });
   }
 
   std::vector<compute::parameter_norm> squared_norms() override {
@@ -134,7 +138,7 @@ class python_rank final : public compute::rank_compute {
   void end_without_update() override {}
 
   std::vector<compute::parameter_hash> hashes() const override {
-    return with_gil([&] {
+    return called([&] {
       std::vector<compute::parameter_hash> all;
       for (const auto& one : rank_->attr("values")()) {
         const auto [at, value] = one.cast<std::pair<position, py::capsule>>();
@@ -147,7 +151,7 @@ class python_rank final : public compute::rank_compute {
 
   std::vector<compute::named_buffer> snapshot(compute::tied_copies copies,
                                               compute::snapshot_memory memory) const override {
-    return with_gil([&] {
+    return called([&] {
       std::vector<compute::named_buffer> all;
       const auto entries =
           rank_->attr("snapshot")(copies == compute::tied_copies::included,
@@ -171,7 +175,7 @@ class python_rank final : public compute::rank_compute {
   /// The error is the ValueError of the Python function.
   status restore(std::span<const compute::named_buffer> state) override {
     try {
-      with_gil([&] {
+      called([&] {
         py::list all;
         for (const auto& t : state) {
           std::optional<state_part> part;
@@ -212,12 +216,32 @@ class python_rank final : public compute::rank_compute {
     return std::make_from_tuple<compute::parameter_position>(p);
   }
 
-  template <class Result>
-  Result answer(const char* name) const {
-    return with_gil([&] { return rank_->attr(name)().template cast<Result>(); });
+  /// with_gil(), and the program has what its functions raise. A child of fork() that returns into this process ends.
+  template <class Work>
+  auto called(Work work) const -> decltype(work()) {
+    return with_gil(
+        [&] {
+          if constexpr (std::is_void_v<decltype(work())>) {
+            work();
+            check_process();
+          } else {
+            auto made = work();
+            check_process();
+            return made;
+          }
+        },
+        kept_.get());
+  }
+  void check_process() const {
+    if (::getpid() != process_) kept_->attr("check_process")();
   }
 
-  /// with_gil(), which adds stage, task and step to what `work` throws. `where`: the task, or another text.
+  template <class Result>
+  Result answer(const char* name) const {
+    return called([&] { return rank_->attr(name)().template cast<Result>(); });
+  }
+
+  /// called(), which adds stage, task and step to what `work` throws. `where`: the task, or another text.
   template <class Work>
   auto guarded(const std::string& where, Work work) const -> decltype(work()) {
     const auto named = [&](const std::exception& e) {
@@ -225,7 +249,7 @@ class python_rank final : public compute::rank_compute {
              (is_evaluation(step_) ? "an evaluation" : to_string(step_)) + ": " + e.what();
     };
     try {
-      return with_gil(work);
+      return called(work);
     } catch (const compute::compute_error& e) {
       throw compute::compute_error(e.fault(), named(e));
     } catch (const std::exception& e) {
@@ -234,6 +258,8 @@ class python_rank final : public compute::rank_compute {
   }
 
   const std::shared_ptr<py::object> rank_;
+  const std::shared_ptr<py::object> kept_;
+  const pid_t process_ = ::getpid();
   const std::shared_ptr<py::object> run_;  ///< runs the tasks of this step
   const stage_id stage_;
   const replica_id replica_;

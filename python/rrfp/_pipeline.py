@@ -501,9 +501,11 @@ class Pipeline:
     def _call(self, function, *arguments, **options):
         """Calls the runtime; an exception of a stage becomes the cause of its error."""
         try:
-            return function(*arguments, **options)
+            result = function(*arguments, **options)
         except Error as e:
             self._model.kept.raise_as_cause(e)
+        self._model.kept.raise_if_ends()
+        return result
 
 
 def _check_kind(name, value, expected, kinds):

@@ -23,16 +23,31 @@ class Kept:
         pass
 
     def __exit__(self, kind, e, traceback):
+        if e is None:
+            return self.check_process()
+        text, is_input = self.keep(e)
+        if not is_input:
+            raise RuntimeError(text) from None
+
+    def check_process(self, e=None):
+        """Ends a child of os.fork() that returns into the pipeline, or leaves a function by the exception `e`."""
         if os.getpid() != self._process:
             end_child(e)
-        if e is None:
-            return
+
+    def keep(self, e):
+        """Returns its text, and whether it is an Error of kind "bad_input"."""
+        self.check_process(e)
         is_input = getattr(e, "kind", None) == "bad_input"
         if self.failure is None:
             self.failure = e.__cause__ if is_input else e
-        if is_input:
-            return
-        raise RuntimeError(one_line(e)) from None
+        return str(e) if is_input else one_line(e), is_input
+
+    def raise_if_ends(self):
+        """Raises what ends a program (KeyboardInterrupt, SystemExit) and has only kept the runtime from copying a state."""
+        failure = self.failure
+        if failure is not None and not isinstance(failure, Exception):
+            self.failure = None
+            raise failure
 
     def raise_as_cause(self, error):
         """Raises the error of the runtime with the exception as its cause; one that ends a program (KeyboardInterrupt,
@@ -62,28 +77,26 @@ class Rank:
         counts: the microbatches of the step, by replica. pieces: those that this rank runs (_shares.Piece); None: its own.
         """
         self.trains = trains
-        with self.kept:
-            for part in self.parts:
-                part.begin_step(step, trains)
+        for part in self.parts:
+            part.begin_step(step, trains)
         return self.run
 
     def run(self, kind, mb, chunk, first, count, message):
         """One task, which folds the gradients of `count` microbatches from `first`."""
         part = self.parts[chunk]
-        with self.kept:
-            if torch.is_grad_enabled() != self.trains:
-                torch.set_grad_enabled(self.trains)  # who runs the step on this thread sets it back
-            if kind == _forward:
-                return part.forward(mb, message)
-            if not self.trains:
-                # An empty gradient tells the neighbour that it may release its input as well.
-                return None if kind == _weight or part.is_first else encode_gradients(())
-            folds = range(first, first + count)
-            if kind == _weight:
-                return part.weight(mb, folds)
-            grads = part.seeds(mb) if part.is_last else decode_gradients(message, part.device, part.mesh_of, part.after)
-            found = part.backward(mb, grads, kind == _whole, folds)
-            return None if part.is_first else encode_gradients(found, part.before)
+        if torch.is_grad_enabled() != self.trains:
+            torch.set_grad_enabled(self.trains)  # who runs the step on this thread sets it back
+        if kind == _forward:
+            return part.forward(mb, message)
+        if not self.trains:
+            # An empty gradient tells the neighbour that it may release its input as well.
+            return None if kind == _weight or part.is_first else encode_gradients(())
+        folds = range(first, first + count)
+        if kind == _weight:
+            return part.weight(mb, folds)
+        grads = part.seeds(mb) if part.is_last else decode_gradients(message, part.device, part.mesh_of, part.after)
+        found = part.backward(mb, grads, kind == _whole, folds)
+        return None if part.is_first else encode_gradients(found, part.before)
 
     def _nothing(self, *_):
         return None

@@ -119,15 +119,13 @@ class TrainingRank(Rank):
         return result
 
     def losses(self):
-        with self.kept:
-            return self.parts[-1].losses()
+        return self.parts[-1].losses()
 
     def take_opened_sum(self):
         return None if self._sums is None else self._sums.take_opened()
 
     def join_opened_sum(self, message):
-        with self.kept:
-            self._sums.join_opened(message)
+        self._sums.join_opened(message)
 
     def sum_gradients(self, replicas):
         if self._sums is not None:
@@ -197,12 +195,11 @@ class TrainingRank(Rank):
 
     def apply(self, scale, lr):
         """Updates the parameters with `scale` times the gradients; 0: the update is skipped."""
-        with self.kept:
-            if scale != 0:
-                for p, *_ in self._parameters if scale != 1 else ():
-                    if p.grad is not None:
-                        p.grad.mul_(scale)
-                self._optimizer.step(lr)
+        if scale != 0:
+            for p, *_ in self._parameters if scale != 1 else ():
+                if p.grad is not None:
+                    p.grad.mul_(scale)
+            self._optimizer.step(lr)
         self._scale.update(scale == 0)
         for p, *_ in self._parameters:
             p.grad = None
@@ -252,12 +249,11 @@ class TrainingRank(Rank):
             yield _good_steps_name, torch.tensor(self._scale.good_steps, device="cpu"), None
 
     def snapshot(self, with_copies, is_copied):
-        with self.kept:
-            made = []
-            for name, value, cut in self.state(with_copies):
-                dtype = str(value.dtype).removeprefix("torch.")
-                made.append((name, dtype, list(value.shape), _bytes_of(value, is_copied), cut))
-            return made
+        made = []
+        for name, value, cut in self.state(with_copies):
+            dtype = str(value.dtype).removeprefix("torch.")
+            made.append((name, dtype, list(value.shape), _bytes_of(value, is_copied), cut))
+        return made
 
     def restore(self, entries):
         self._set(*self._matching(_of_entries(entries)))
@@ -281,8 +277,7 @@ class TrainingRank(Rank):
         if scale is not None:
             self._scale.value, self._scale.good_steps = scale
         if sets_optimizer:
-            with self.kept:
-                self._optimizer.set_state(states)
+            self._optimizer.set_state(states)
 
     def _pieces_of(self, state):
         """Of what state_dict() gave: this rank's own parts."""

@@ -646,6 +646,62 @@ def test_an_exception_that_ends_a_program_is_raised_itself(kind, place):
     assert isinstance(raised.value.__cause__, rrfp.Error)
 
 
+def handling(function):
+    """Raises SystemExit at the first call of `function` in a process, as the handler of a signal may."""
+
+    def look(frame, event, argument):
+        if event == "call" and frame.f_code is function.__code__:
+            sys.setprofile(None)
+            raise SystemExit(7)
+
+    sys.setprofile(look)
+
+
+@pytest.mark.parametrize("name", ["begin", "run", "losses", "squared_norms", "apply"])
+def test_what_a_handler_raises_as_the_runtime_calls_python_ends_the_program(name):
+    x, y = rows(1)
+    with rrfp.Pipeline(mlp(1), loss_fn, n_microbatches=2, optimizer=adam, settings={"train.clip_norm": 1}) as pipe:
+        pipe.step(x, target=y)
+        handling(getattr(type(pipe._model.ranks[0]), name))
+        with pytest.raises(SystemExit) as raised:
+            pipe.step(x, target=y)
+        assert raised.value.code == 7 and isinstance(raised.value.__cause__, rrfp.Error)
+
+
+def test_what_a_handler_raises_while_the_state_is_copied_ends_the_program(tmp_path):
+    settings = {"checkpoint.dir": str(tmp_path), "checkpoint.every": 2}
+    x, y = rows(1)
+    with rrfp.Pipeline(mlp(1), loss_fn, n_microbatches=2, optimizer=adam, settings=settings) as pipe:
+        snapshot = type(pipe._model.ranks[0]).snapshot
+        for call in (lambda: pipe.step(x, target=y), pipe.save):
+            pipe.step(x, target=y)
+            handling(snapshot)
+            with pytest.raises(SystemExit):
+                call()
+        pipe.step(x, target=y)
+
+
+def test_a_report_names_the_update_that_does_not_end():
+    class Slow(torch.optim.Adam):
+        def step(self, closure=None):
+            assert reported.wait(60)
+            return super().step(closure)
+
+    reports, reported = [], threading.Event()
+
+    def report(text):
+        reports.append(text)
+        reported.set()
+
+    x, y = rows(1)
+    cause = "stage 0: the update of step 1 has not finished"
+    settings = {"run.hang_timeout_s": 1}
+    with rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=2, optimizer=Slow, settings=settings, on_report=report) as pipe:
+        with pytest.raises(rrfp.Error, match=cause):
+            pipe.step(x, target=y)
+    assert f"cause: {cause}" in reports[0] and "all tasks done, updates its parameters" in reports[0]
+
+
 def test_exceptions_of_on_note_and_on_report_are_shown(tmp_path, monkeypatch):
     shown, reported = [], threading.Event()
 
