@@ -318,7 +318,11 @@ class local_launch {
 
   int exit_code() const {
     if (interrupts_.interrupted()) return exit_interrupted;
-    if (is_over()) return exit_done;
+    // Whoever led at the end may have failed to write an output.
+    if (is_over())
+      return std::ranges::any_of(nodes_, [](const child& n) { return n.has_code(exit_failed); })
+                 ? exit_failed
+                 : exit_done;
     const auto killed =
         std::find_if(nodes_.begin(), nodes_.end(), [](const child& n) { return n.was_killed; });
     if (!first_ && killed == nodes_.end())

@@ -108,7 +108,7 @@ int train_plainly(const rrfp::job::job& job) {
     const auto xs = batch.inputs.tensor_split(job.pipeline.microbatches);
     const auto ys = batch.targets.tensor_split(job.pipeline.microbatches);
     for (std::size_t i = 0; i < xs.size(); ++i) {
-      const auto l = loss(model->forward(xs[i]), ys[i]);
+      const auto l = loss(model->forward(xs[i].clone()), ys[i].clone());
       if (learn) (l / static_cast<double>(rows)).backward();
       // The mean of each microbatch, weighted by its rows, as the pipeline computes it.
       const auto count = static_cast<double>(xs[i].size(0));

@@ -380,7 +380,12 @@ class ModelPart(Part):
         given = tensors_of(tree_leaves((args, kwargs))) if self.recomputes else ()
         versions = [value._version for value in given]
         with self.buffers, model.turn, model.casting(self.device):
-            output = self._draws.run(key, self.trains, self.module, args, kwargs)
+            try:
+                output = self._draws.run(key, self.trains, self.module, args, kwargs)
+            except RuntimeError as e:
+                if "created in no_grad mode and is being modified inplace" in str(e):  # the view of _messages._leaf_of()
+                    raise RuntimeError("forward changes its input in place: expected a new tensor, as with inplace=False") from e
+                raise
             if versions != [value._version for value in given]:
                 raise RuntimeError("forward changes its input in place, which pipeline.recompute would do again in backward")
         if self.is_last:

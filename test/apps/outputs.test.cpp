@@ -70,6 +70,7 @@ TEST_CASE("a full standard output ends every program with code 1 and one line") 
   const std::vector<std::vector<std::string>> all{
       job.run(1),
       job.run(2),
+      job.run(2, {"recovery.max_restarts=1"}),
       {RRFP_NODE, "check", job.path()},
       {RRFP_NODE, "keys"},
       {RRFP_NODE, "policies"},

@@ -54,6 +54,12 @@ def test_an_exception_of_a_part_is_the_cause_and_names_stage_and_task():
     assert str(copy) == str(raised.value) and copy.kind == raised.value.kind
 
 
+def test_a_part_that_changes_its_input_in_place_is_told_so():
+    first, second = mlp(2)
+    with pytest.raises(rrfp.Error, match="^stage 1, F0 of step 1: RuntimeError: forward changes its input in place"):
+        step([first, torch.nn.Sequential(torch.nn.ReLU(inplace=True), second)])
+
+
 def test_an_exception_in_backward_names_the_task():
     class Part(torch.nn.Module):
         def forward(self, x):

@@ -195,6 +195,18 @@ TEST_CASE("a user function that throws or returns nothing is an error") {
   CHECK(refused(options) == "make_optimizer threw an object that is not a std::exception");
   options.make_optimizer = [](auto) { return std::unique_ptr<compute::optimizer>{}; };
   CHECK(refused(options) == "stage 0: make_optimizer gave no optimizer");
+  options = small_options();
+  options.autocast = at::kLong;
+  CHECK(refused(options) == "pipeline_options::autocast: expected BFloat16 or Half, got Long");
+  options = small_options();
+  options.place = actors::launch_place{.nodes = 0};
+  CHECK(refused(options) == "place: expected at least 1 node, got 0");
+  CHECK_THAT(fails_with([](const stage_place& at) {
+               auto s = part_at(at);
+               s.set_training = [](bool) { throw 3; };
+               return s;
+             }),
+             Contains("F0 of step 1: set_training threw an object that is not a std::exception"));
   pipeline_options bare;
   bare.make_compute = [](auto) { return std::shared_ptr<compute::rank_compute>{}; };
   CHECK(refused(bare) == "stage 0: make_compute returned null");

@@ -171,6 +171,19 @@ TEST_CASE("the state of a pipeline is read and set, the optimizer's included") {
   auto less = state;
   std::erase_if(less, [](const auto& t) { return t.name == "layers.3"; });
   CHECK(p->load_state_dict(less).message() == "stage 1: the checkpoint lacks 'layers.3'");
+  // What is refused changes nothing, the optimizer's state included.
+  for (const auto& [value, why] :
+       {std::pair{at::zeros({2}),
+                  "stage 1: the optimizer's state: expected 'momentum' of the shape "},
+        std::pair{at::Tensor{}, "'optimizer.layers.3.momentum': expected a dense tensor, got none"},
+        std::pair{at::zeros({2, 2}).to_sparse(),
+                  "'optimizer.layers.3.momentum': expected a dense tensor, got another layout"}}) {
+    auto other = state;
+    for (auto& t : other)
+      if (t.name == "optimizer.layers.3.momentum") t.value = value;
+    CHECK_THAT(p->load_state_dict(other).message(), Contains(why));
+  }
+  CHECK(p->step(batch_of(3)).value().loss == plain.losses[3]);
 }
 
 TEST_CASE("a user-defined device computes instead of libtorch's threads") {

@@ -77,6 +77,7 @@ status training_loop::open(std::shared_ptr<const framework> framework, session_s
           ? result<launch_place>{*options_.place}
           : resolve_launch({}, [](const char* name) -> const char* { return std::getenv(name); });
   if (!place) return place.failure();
+  if (place->nodes == 0) return error{"place: expected at least 1 node, got 0"};
   if (auto enough = check_threads(job_, place->nodes); !enough) return enough;
   const bool is_alone = place->nodes == 1;
   if (!is_alone) {

@@ -26,6 +26,9 @@ status check_options(const job::job& j, const pipeline_options& o) {
     return error{
         "pipeline_options::make_compute: expected pipeline.shares = \"equal\" and "
         "recovery.without_replacement = \"wait\": its ranks run the microbatches of their replica"};
+  if (o.autocast && *o.autocast != at::kBFloat16 && *o.autocast != at::kHalf)
+    return error{fmt::format("pipeline_options::autocast: expected BFloat16 or Half, got {}",
+                             c10::toString(*o.autocast))};
   const bool has_model = o.make_compute || o.make_chunk || o.make_stage || o.loss;
   if (j.device.kind == job::device_kind::emulated)
     return !has_model

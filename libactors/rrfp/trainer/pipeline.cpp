@@ -134,7 +134,12 @@ status pipeline::impl::load_state_dict(std::vector<compute::named_tensor> state)
   if (!call) return call.failure();
   if (loop_->is_over()) return loop_->failure();
   std::vector<compute::named_buffer> buffers;
-  for (auto& t : state) buffers.push_back(compute::to_buffer(std::move(t)));
+  for (auto& t : state) {
+    if (!t.value.defined() || t.value.layout() != at::kStrided)
+      return error{fmt::format("'{}': expected a dense tensor, got {}", t.name,
+                               t.value.defined() ? "another layout" : "none")};
+    buffers.push_back(compute::to_buffer(std::move(t)));
+  }
   const auto shared =
       std::make_shared<const std::vector<compute::named_buffer>>(std::move(buffers));
   // All ranks look before the first one changes.

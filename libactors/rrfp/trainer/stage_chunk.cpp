@@ -10,6 +10,7 @@
 
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/compute/compute_error.hpp>
+#include <rrfp/compute/user_functions.hpp>
 #include <rrfp/keyed_generator.hpp>
 #include <rrfp/torch/operators.hpp>
 
@@ -107,7 +108,8 @@ class stage_chunk final : public compute::stage_module {
 
   at::Tensor forward(const compute::forward_input& in) override {
     const forward_scope inside;
-    if (stage_.set_training && training_set_ != in.training) stage_.set_training(in.training);
+    if (stage_.set_training && training_set_ != in.training)
+      named("set_training", stage_.set_training)(in.training);
     training_set_ = in.training;
     const stash_scope scope(in.stash);
     const draw_key key{seed_, number_of(in.step), in.mb.value(), part_};

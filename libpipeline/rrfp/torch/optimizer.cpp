@@ -1,5 +1,9 @@
 #include <rrfp/torch/optimizer.hpp>
 
+#include <algorithm>
+#include <initializer_list>
+#include <map>
+#include <string_view>
 #include <utility>
 
 #include <ATen/ops/scalar_tensor.h>
@@ -39,6 +43,26 @@ class torch_optimizer : public optimizer {
     return t.value.to(parameters_[t.parameter].device(), /*non_blocking=*/false, /*copy=*/true);
   }
 
+  /// The scalar `step` and all of `like_parameter`, for each parameter that has state.
+  status check(const std::vector<optimizer_tensor>& state, bool has_step,
+               std::initializer_list<std::string_view> like_parameter) const {
+    std::map<std::size_t, std::size_t> found;
+    for (const auto& t : state) {
+      const bool is_step = has_step && t.name == "step";
+      if (!is_step && std::ranges::find(like_parameter, t.name) == like_parameter.end()) continue;
+      const auto& wanted = is_step ? at::IntArrayRef{} : parameters_[t.parameter].sizes();
+      if (!t.value.defined() || !t.value.sizes().equals(wanted))
+        return error{c10::str("expected '", t.name, "' of the shape ", wanted, ", got ",
+                              t.value.defined() ? c10::str(t.value.sizes()) : "none")};
+      ++found[t.parameter];
+    }
+    for (const auto& [parameter, count] : found)
+      if (count != like_parameter.size() + has_step)
+        return error{"expected step, exp_avg and exp_avg_sq of a parameter, got " +
+                     std::to_string(count) + " of them"};
+    return success();
+  }
+
   std::vector<at::Tensor> parameters_;
   Torch torch_;
 };
@@ -59,21 +83,18 @@ class adamw final : public torch_optimizer<torch::optim::AdamW, torch::optim::Ad
     return all;
   }
 
+  status fits(const std::vector<optimizer_tensor>& state) const override {
+    return check(state, true, {"exp_avg", "exp_avg_sq"});
+  }
+
   status set_state(const std::vector<optimizer_tensor>& state) override {
+    if (auto good = fits(state); !good) return good;
     torch_.state().clear();
-    std::vector<int> found(parameters_.size());
     for (const auto& t : state) {
-      if (t.name != "step" && t.name != "exp_avg" && t.name != "exp_avg_sq") continue;
-      auto& s = make(t.parameter);
-      if (t.name == "step") s.step(t.value.item<std::int64_t>());
-      if (t.name == "exp_avg") s.exp_avg(copy_for(t));
-      if (t.name == "exp_avg_sq") s.exp_avg_sq(copy_for(t));
-      ++found[t.parameter];
+      if (t.name == "step") make(t.parameter).step(t.value.item<std::int64_t>());
+      if (t.name == "exp_avg") make(t.parameter).exp_avg(copy_for(t));
+      if (t.name == "exp_avg_sq") make(t.parameter).exp_avg_sq(copy_for(t));
     }
-    for (const auto count : found)
-      if (count != 0 && count != 3)
-        return error{"expected step, exp_avg and exp_avg_sq of a parameter, got " +
-                     std::to_string(count) + " of them"};
     return success();
   }
 };
@@ -93,7 +114,12 @@ class sgd final : public torch_optimizer<torch::optim::SGD, torch::optim::SGDPar
     return all;
   }
 
+  status fits(const std::vector<optimizer_tensor>& state) const override {
+    return check(state, false, {"momentum"});
+  }
+
   status set_state(const std::vector<optimizer_tensor>& state) override {
+    if (auto good = fits(state); !good) return good;
     torch_.state().clear();
     for (const auto& t : state)
       if (t.name == "momentum") make(t.parameter).momentum_buffer(copy_for(t));

@@ -37,8 +37,11 @@ class optimizer {
   /// Empty before the first step.
   virtual std::vector<optimizer_tensor> state() const = 0;
   /// Copies a state that state() returned, in any order and with any device. A parameter that is
-  /// not in `state` restarts without state. Error: a parameter lacks some of its state.
+  /// not in `state` restarts without state. Error: a parameter lacks some of its state, or a tensor
+  /// has another shape; then nothing has changed.
   virtual status set_state(const std::vector<optimizer_tensor>& state) = 0;
+  /// The error that set_state() would return, before any stage sets its state.
+  virtual status fits(const std::vector<optimizer_tensor>&) const { return success(); }
 };
 
 /// Makes the optimizer of all parameters of a stage, frozen ones and copies of tied ones included.

@@ -100,6 +100,11 @@ result<at::Tensor> find(const pieces_by_name& state, const std::string& name,
                " of the " + std::to_string(joined.numel()) + " elements that this rank needs"};
 }
 
+template <class... Words>
+void require(bool holds, const Words&... otherwise) {
+  if (!holds) throw std::runtime_error(c10::str(otherwise...));
+}
+
 }  // namespace
 
 stage_compute::stage_compute(const stage_compute_config& config,
@@ -279,18 +284,18 @@ std::vector<named_tensor> stage_compute::snapshot(tied_copies copies) const {
   const auto state =
       named("optimizer::state()", std::function{[&] { return optimizer_->state(); }});
   for (const auto& t : state()) {
-    TORCH_CHECK(t.parameter < parameters_.size() && t.value.defined(),
-                "optimizer::state(): expected tensors of parameters below ", parameters_.size(),
-                ", got ", t.value.defined() ? "one" : "an undefined tensor", " of parameter ",
-                t.parameter);
+    require(t.parameter < parameters_.size() && t.value.defined(),
+            "optimizer::state(): expected tensors of parameters below ", parameters_.size(),
+            ", got ", t.value.defined() ? "one" : "an undefined tensor", " of parameter ",
+            t.parameter);
     const auto& p = parameters_[t.parameter].p;
     if (p.tied == tie::copy && copies == tied_copies::left_out) continue;
     const bool is_scalar = t.value.dim() == 0;
-    TORCH_CHECK(t.name.find('.') == std::string::npos, "the state '", t.name,
-                "' of the optimizer: expected a name without a dot");
-    TORCH_CHECK(!p.part || is_scalar || t.value.sizes().equals(p.value.sizes()), "the state '",
-                t.name, "' of '", p.name, "', which is cut over the ranks: expected a scalar or ",
-                p.value.sizes(), ", got ", t.value.sizes());
+    require(t.name.find('.') == std::string::npos, "the state '", t.name,
+            "' of the optimizer: expected a name without a dot");
+    require(!p.part || is_scalar || t.value.sizes().equals(p.value.sizes()), "the state '", t.name,
+            "' of '", p.name, "', which is cut over the ranks: expected a scalar or ",
+            p.value.sizes(), ", got ", t.value.sizes());
     all.push_back({name_of_state(p, t.name), t.value, is_scalar ? std::nullopt : p.part});
   }
   if (scaler_.is_on()) {
@@ -371,7 +376,11 @@ result<stage_compute::matching> stage_compute::match(std::span<const named_buffe
 
 status stage_compute::fits(std::span<const named_buffer> state) const {
   const auto found = match(state);
-  return found ? success() : found.failure();
+  if (!found) return found.failure();
+  const auto takes =
+      named("optimizer::fits()", std::function{[&] { return optimizer_->fits(found->optimizer); }});
+  const auto taken = takes();
+  return taken ? success() : within("the optimizer's state", taken.failure());
 }
 
 status stage_compute::restore(std::span<const named_buffer> state) {
@@ -384,8 +393,8 @@ status stage_compute::restore(std::span<const named_buffer> state) {
   const auto set_state =
       named("optimizer::set_state()",
             std::function{[&] { return optimizer_->set_state(found->optimizer); }});
-  if (auto taken = set_state(); !taken) return within("the optimizer's state", taken.failure());
-  return success();
+  const auto taken = set_state();
+  return taken ? success() : within("the optimizer's state", taken.failure());
 }
 
 }  // namespace rrfp::compute

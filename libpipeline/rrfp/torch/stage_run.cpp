@@ -357,7 +357,7 @@ void stage_compute::apply(double scale, double lr) {
       auto& gradient = t.p.value.mutable_grad();
       if (gradient.defined() && scale != 1) gradient.mul_(scale);
     }
-    optimizer_->step(lr);
+    named("optimizer::step()", std::function{[&] { optimizer_->step(lr); }})();
   });
   scaler_.update(is_skipped);
   for (const auto& t : parameters_) t.p.value.mutable_grad().reset();
