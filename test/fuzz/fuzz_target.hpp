@@ -1,17 +1,15 @@
 /// A program under the fork server, which runs it once per input.
 #pragma once
 
-#include <sys/types.h>
-
 #include <string>
 #include <vector>
 
-#include "fork_server.hpp"
+#include "forked_program.hpp"
 
 namespace rrfp::fuzz {
 
 struct outcome {
-  answer ended;
+  test::answer ended;
   std::string err;
 };
 
@@ -19,9 +17,6 @@ class fuzz_target {
  public:
   /// Throws std::runtime_error if the program cannot be started.
   fuzz_target(const std::string& program, const std::string& fork_server);
-  fuzz_target(const fuzz_target&) = delete;
-  fuzz_target& operator=(const fuzz_target&) = delete;
-  ~fuzz_target();
 
   /// Runs the program once in `folder`; `err` is the file for its stderr. `whole_end`: with the
   /// destructors of static objects.
@@ -30,8 +25,7 @@ class fuzz_target {
 
  private:
   const std::string program_;
-  pid_t pid_ = -1;
-  int channel_ = -1;
+  const test::fork_server server_;
 };
 
 }  // namespace rrfp::fuzz

@@ -24,6 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace rrfp::fuzz;
+using rrfp::test::cpu_seconds_max;
+using rrfp::test::ending;
 
 struct options {
   std::string programs;

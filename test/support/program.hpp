@@ -17,6 +17,9 @@
 #include <vector>
 
 #include "slowdown.hpp"
+#ifdef RRFP_FORK_SERVER
+#include "forked_program.hpp"
+#endif
 
 namespace rrfp::test {
 
@@ -61,14 +64,23 @@ struct outcome {
 };
 
 /// A running program. The destructor kills it if it still runs.
+///
+/// With RRFP_FORK_SERVER, a program that loads libtorch starts as a fork. One behind another
+/// program such as /usr/bin/env, or started by rrfp-node itself, starts as users start it.
 class program {
  public:
   explicit program(const std::vector<std::string>& arguments) {
+    const auto out = folder_ / "out";
+    const auto err = folder_ / "err";
+#ifdef RRFP_FORK_SERVER
+    if (arguments.front().ends_with("-node")) {
+      pid_ = start_forked(RRFP_FORK_SERVER, arguments, out, err);
+      return;
+    }
+#endif
     std::vector<char*> argv;
     for (const auto& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
     argv.push_back(nullptr);
-    const auto out = folder_ / "out";
-    const auto err = folder_ / "err";
     // Between fork and exec no signal may run the test's own handlers.
     sigset_t all, before;
     sigfillset(&all);

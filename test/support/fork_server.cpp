@@ -20,7 +20,7 @@
 
 namespace {
 
-using namespace rrfp::fuzz;
+using namespace rrfp::test;
 using main_function = int (*)(int, char**, char**);
 
 main_function real_main = nullptr;
@@ -37,32 +37,54 @@ bool read_all(int from, void* to, std::size_t size) {
 }
 
 void send_to(const char* file, int descriptor) {
-  const int opened = ::open(file, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  const int opened = ::open(file, O_WRONLY | O_CREAT | O_TRUNC, 0666);
   if (opened < 0 || ::dup2(opened, descriptor) < 0) ::_exit(127);
   ::close(opened);
 }
 
-/// In the child: runs the program's main() to its end.
-[[noreturn]] void run_main(int channel, std::string& request, const sigset_t& mask) {
-  ::close(channel);
+/// The words of a request.
+struct start_request {
+  explicit start_request(std::string& request) {
+    for (std::size_t at = 0; at < request.size(); at += std::string_view{&request[at]}.size() + 1)
+      words.push_back(&request[at]);
+    if (words.size() < 5) ::_exit(127);
+    const std::string_view kind{words[3]};
+    whole_end = kind != fuzz_word;
+    if (kind.starts_with(parent_prefix)) parent = std::atoi(words[3] + parent_prefix.size());
+  }
+
   std::vector<char*> words;
-  for (std::size_t at = 0; at < request.size(); at += std::string_view{&request[at]}.size() + 1)
-    words.push_back(&request[at]);
-  if (words.size() < 5 || ::chdir(words[0]) != 0) ::_exit(127);
-  send_to(words[1], STDOUT_FILENO);
-  send_to(words[2], STDERR_FILENO);
-  const bool whole_end = std::string_view{words[3]} == whole_end_word;
+  bool whole_end = false;
+  pid_t parent = 0;
+};
+
+void set_limits() {
   const rlimit memory{memory_bytes_max, memory_bytes_max}, no_core{0, 0},
       time{cpu_seconds_max, cpu_seconds_max + 1};
   ::setrlimit(RLIMIT_AS, &memory);
   ::setrlimit(RLIMIT_CORE, &no_core);
   ::setrlimit(RLIMIT_CPU, &time);
+}
+
+/// In the child: runs the program's main() to its end.
+[[noreturn]] void run_main(start_request& s, const sigset_t& mask) {
+  if (::chdir(s.words[0]) != 0) ::_exit(127);
+  send_to(s.words[1], STDOUT_FILENO);
+  send_to(s.words[2], STDERR_FILENO);
+  auto first = s.words.begin() + 4;
+  if (s.parent != 0) {
+    ::clearenv();
+    while (**first != '\0') ::putenv(*first++);
+    ++first;
+  } else {
+    set_limits();
+  }
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
-  words.erase(words.begin(), words.begin() + 4);
-  const int words_count = static_cast<int>(words.size());
-  words.push_back(nullptr);
-  const int code = real_main(words_count, words.data(), environ);
-  if (whole_end) std::exit(code);
+  s.words.erase(s.words.begin(), first);
+  const int words_count = static_cast<int>(s.words.size());
+  s.words.push_back(nullptr);
+  const int code = real_main(words_count, s.words.data(), environ);
+  if (s.whole_end) std::exit(code);
   std::fflush(nullptr);
   ::_exit(code);
 }
@@ -82,6 +104,17 @@ answer wait_for(pid_t child, const sigset_t& child_ended) {
   return {ending::code, WEXITSTATUS(status)};
 }
 
+/// In a child: starts the program in a child of its own, which the requester adopts, because it
+/// reaps the children of its descendants.
+[[noreturn]] void start_for_parent(int channel, start_request& s, const sigset_t& mask) {
+  if (::fork() != 0) ::_exit(0);
+  while (::getppid() != s.parent) ::usleep(100);
+  const std::int32_t pid = ::getpid();
+  if (::write(channel, &pid, sizeof pid) != sizeof pid) ::_exit(127);
+  ::close(channel);
+  run_main(s, mask);
+}
+
 int serve(int /*argc*/, char** /*argv*/, char** /*environment*/) {
   const int channel = std::atoi(std::getenv(channel_variable));
   ::unsetenv(channel_variable);
@@ -93,10 +126,15 @@ int serve(int /*argc*/, char** /*argv*/, char** /*environment*/) {
   for (std::uint32_t size = 0; read_all(channel, &size, sizeof size);) {
     std::string request(size, '\0');
     if (!read_all(channel, request.data(), size)) break;
+    start_request s{request};
     const auto child = ::fork();
-    if (child == 0) run_main(channel, request, before);
+    if (child == 0 && s.parent != 0) start_for_parent(channel, s, before);
+    if (child == 0) {
+      ::close(channel);
+      run_main(s, before);
+    }
     const auto ended = wait_for(child, child_ended);
-    if (::write(channel, &ended, sizeof ended) != sizeof ended) break;
+    if (s.parent == 0 && ::write(channel, &ended, sizeof ended) != sizeof ended) break;
   }
   ::_exit(0);
 }
