@@ -74,8 +74,16 @@ steps = 2
 lr = 1e-3
 )";
 
+/// Runs of one job, each with what differs from it.
+using comparison = std::vector<settings>;
+
 const settings jitter{"jitter.compute=lognormal", "jitter.compute_sigma=0.5",
                       "jitter.link=exponential", "jitter.link_mean_ms=1"};
+
+settings operator+(settings some, const settings& more) {
+  some.insert(some.end(), more.begin(), more.end());
+  return some;
+}
 
 const settings short_limit{"--set", "transport.node_timeout_ms=1500"};
 
@@ -104,6 +112,11 @@ struct bits {
   bool operator==(const bits&) const = default;
 };
 
+bits bits_in(const json& summary) {
+  return {summary.at("losses_xxh64"), summary.at("weights_xxh64"),
+          summary.value("eval_losses_xxh64", ""), summary.at("loss_last")};
+}
+
 bits bits_of(const job_file& job, std::uint32_t nodes, const std::vector<settings>& all,
              const char* program = RRFP_NODE) {
   auto arguments = job.run(nodes, all);
@@ -112,9 +125,34 @@ bits bits_of(const job_file& job, std::uint32_t nodes, const std::vector<setting
   const auto o = run_program(arguments);
   INFO(nodes << " nodes: " << o.out << o.err);
   REQUIRE(o.code == 0);
-  const auto summary = lines_of(job.at("out.jsonl")).back();
-  return {summary.at("losses_xxh64"), summary.at("weights_xxh64"),
-          summary.value("eval_losses_xxh64", ""), summary.at("loss_last")};
+  return bits_in(lines_of(job.at("out.jsonl")).back());
+}
+
+/// The bits of several runs in the same processes.
+std::vector<bits> bits_of_each(const std::string& text, std::uint32_t nodes, const settings& all,
+                               const comparison& runs) {
+  std::string with_runs = text;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    with_runs += "[[compare]]\nname = \"" + std::to_string(i) + "\"\n";
+    for (const auto& s : runs[i]) {
+      const auto equals = s.find('=') + 1;
+      const bool is_word =
+          std::isalpha(static_cast<unsigned char>(s[equals])) != 0 && s.substr(equals) != "true";
+      const std::string quote = is_word ? "\"" : "";
+      with_runs += s.substr(0, equals) + quote + s.substr(equals) + quote + "\n";
+    }
+  }
+  const job_file job{with_runs};
+  auto arguments = job.run(nodes, {all});
+  arguments.insert(arguments.end(), {"--json", job.at("out.jsonl")});
+  const auto o = run_program(arguments);
+  INFO(nodes << " nodes: " << o.out << o.err);
+  REQUIRE(o.code == 0);
+  std::vector<bits> each;
+  for (const auto& line : lines_of(job.at("out.jsonl")))
+    if (line.at("event") == "summary") each.push_back(bits_in(line));
+  REQUIRE(each.size() == runs.size());
+  return each;
 }
 
 std::size_t occurrences(const std::string& text, const std::string& part) {
@@ -161,54 +199,47 @@ void lose_node(std::uint32_t number, int signal, const std::string& why) {
 }  // namespace
 
 TEST_CASE("2, 4 and 8 nodes train to the bits of one process") {
-  const job_file job;
   const settings in_order{"dispatch.mode=in-order", "dispatch.policy=one_f_one_b"};
-  const auto one = bits_of(job, 1, {});
-  for (const std::string tls : {"posix,tcp,self", "tcp,self"}) {
-    const settings over{"transport.tls=" + tls};
+  const auto one = bits_of(job_file{}, 1, {});
+  for (const std::string tls : {"posix,tcp,self", "tcp,self"})
     for (const std::uint32_t nodes : {2U, 4U, 8U}) {
       INFO(nodes << " nodes over " << tls);
-      CHECK(bits_of(job, nodes, {over}) == one);
-      CHECK(bits_of(job, nodes, {over, jitter, in_order}) == one);
+      comparison runs{{}, jitter + in_order};
+      if (nodes == 4) runs.insert(runs.end(), {jitter, in_order});
+      const std::vector<bits> same(runs.size(), one);
+      CHECK(bits_of_each(job_text, nodes, {"transport.tls=" + tls}, runs) == same);
     }
-    CHECK(bits_of(job, 4, {over, jitter}) == one);
-    CHECK(bits_of(job, 4, {over, in_order}) == one);
-  }
 }
 
 TEST_CASE("tensor-parallel ranks train to the same bits in any order and on any nodes") {
   const job_file job;
   const settings in_order{"dispatch.mode=in-order", "dispatch.policy=zb_h1"};
+  const settings two{"pipeline.tp=2"}, four{"pipeline.tp=4"};
   const auto alone = bits_of(job, 1, {});
-  for (const std::string tp : {"2", "4"}) {
-    const settings ranks{"pipeline.tp=" + tp};
-    const auto one = bits_of(job, 1, {ranks});
-    INFO("tp " << tp);
-    CHECK(one.loss == Approx(alone.loss).epsilon(1e-4));
-    CHECK(bits_of(job, 1, {ranks, jitter, in_order}) == one);
-    CHECK(bits_of(job, 4, {ranks}) == one);
-    CHECK(bits_of(job, 4, {ranks, jitter, in_order, {"transport.tls=tcp,self"}}) == one);
-    // The ranks of a stage on different nodes.
-    CHECK(bits_of(job, 3, {ranks}) == one);
-    CHECK(bits_of(job, 3, {ranks, jitter, {"transport.tls=tcp,self"}}) == one);
-  }
+  const std::vector one{bits_of(job, 1, {two}), bits_of(job, 1, {four})};
+  for (const auto& b : one) CHECK(b.loss == Approx(alone.loss).epsilon(1e-4));
+  const settings tcp{"transport.tls=tcp,self"};
+  const comparison plain{two, four}, delayed{two + jitter, four + jitter},
+      reordered{two + jitter + in_order, four + jitter + in_order};
+  CHECK(bits_of_each(job_text, 1, {}, reordered) == one);
+  CHECK(bits_of_each(job_text, 4, {}, plain) == one);
+  CHECK(bits_of_each(job_text, 4, tcp, reordered) == one);
+  // The ranks of a stage on different nodes.
+  CHECK(bits_of_each(job_text, 3, {}, plain) == one);
+  CHECK(bits_of_each(job_text, 3, tcp, delayed) == one);
 }
 
 TEST_CASE("replicas train on the global batch, to the same bits on any nodes") {
   const job_file job;
+  const settings two{"pipeline.replicas=2", "pipeline.microbatches=3", "pipeline.stages=4"};
+  const settings three{"pipeline.replicas=3", "pipeline.microbatches=2", "pipeline.stages=4"};
   const auto alone = bits_of(job, 1, {});
-  for (const auto& [replicas, microbatches] : {std::pair{"2", "3"}, std::pair{"3", "2"}}) {
-    const settings copies{std::string{"pipeline.replicas="} + replicas,
-                          std::string{"pipeline.microbatches="} + microbatches,
-                          "pipeline.stages=4"};
-    const auto one = bits_of(job, 1, {copies});
-    INFO(replicas << " replicas");
-    CHECK(one.loss == Approx(alone.loss).epsilon(1e-4));
-    CHECK(bits_of(job, 1, {copies, jitter}) == one);
-    CHECK(bits_of(job, 2, {copies, jitter, {"dispatch.policy=gpipe", "dispatch.mode=in-order"}}) ==
-          one);
-    CHECK(bits_of(job, 4, {copies, {"pipeline.tp=1", "transport.tls=tcp,self"}}) == one);
-  }
+  const std::vector one{bits_of(job, 1, {two}), bits_of(job, 1, {three})};
+  for (const auto& b : one) CHECK(b.loss == Approx(alone.loss).epsilon(1e-4));
+  CHECK(bits_of_each(job_text, 1, {}, {two + jitter, three + jitter}) == one);
+  const auto in_order = jitter + settings{"dispatch.policy=gpipe", "dispatch.mode=in-order"};
+  CHECK(bits_of_each(job_text, 2, {}, {two + in_order, three + in_order}) == one);
+  CHECK(bits_of_each(job_text, 4, {"transport.tls=tcp,self"}, {two, three}) == one);
   const settings both{"pipeline.replicas=2", "pipeline.microbatches=3", "pipeline.stages=2",
                       "pipeline.tp=2"};
   CHECK(bits_of(job, 4, {both, jitter}) == bits_of(job, 1, {both}));
@@ -217,28 +248,32 @@ TEST_CASE("replicas train on the global batch, to the same bits on any nodes") {
 TEST_CASE("texts with pictures train to the same bits on any nodes") {
   const job_file job{pictures_text};
   const auto alone = bits_of(job, 1, {});
-  CHECK(bits_of(job, 4, {{"dispatch.mode=in-order", "dispatch.policy=one_f_one_b"}}) == alone);
-  CHECK(bits_of(job, 3, {jitter, {"pipeline.recompute=true"}}) == alone);
-  CHECK(bits_of(job, 8, {{"transport.tls=tcp"}, jitter}) == alone);
   // Another order of admission sums in another order, the same one everywhere.
   const settings sorted{"dispatch.admission=small_large_small"};
   const auto sorted_alone = bits_of(job, 1, {sorted});
   CHECK_FALSE(sorted_alone == alone);
-  CHECK(bits_of(job, 3, {sorted, jitter}) == sorted_alone);
   // Evaluations change no bit of the training, and have the same bits on any nodes.
   const settings evaluated{"eval.shapes=20", "eval.every=1", "eval.batches=2"};
-  auto held_out = bits_of(job, 1, {evaluated});
-  CHECK(bits_of(job, 4, {evaluated, jitter}) == held_out);
-  CHECK(bits_of(job, 2, {evaluated, {"dispatch.mode=in-order", "dispatch.policy=gpipe"}}) ==
-        held_out);
-  CHECK(!std::exchange(held_out.eval_losses, {}).empty());
-  CHECK(held_out == alone);
+  const auto held_out = bits_of(job, 1, {evaluated});
+  auto trained = held_out;
+  CHECK(!std::exchange(trained.eval_losses, {}).empty());
+  CHECK(trained == alone);
   const settings two{"pipeline.tp=2"};
   const auto ranks = bits_of(job, 1, {two});
-  CHECK(bits_of(job, 3, {two, jitter}) == ranks);
   CHECK(ranks.loss == Approx(alone.loss).epsilon(1e-4));
   const settings narrow{"model.precision=bf16"};
-  CHECK(bits_of(job, 2, {narrow}) == bits_of(job, 1, {narrow, jitter}));
+  const auto narrow_alone = bits_of(job, 1, {narrow, jitter});
+
+  const settings one_f_one_b{"dispatch.mode=in-order", "dispatch.policy=one_f_one_b"};
+  const settings gpipe{"dispatch.mode=in-order", "dispatch.policy=gpipe"};
+  CHECK(bits_of_each(pictures_text, 2, {}, {evaluated + gpipe, narrow}) ==
+        std::vector{held_out, narrow_alone});
+  CHECK(bits_of_each(pictures_text, 3, {},
+                     {jitter + settings{"pipeline.recompute=true"}, sorted + jitter,
+                      two + jitter}) == std::vector{alone, sorted_alone, ranks});
+  CHECK(bits_of_each(pictures_text, 4, {}, {one_f_one_b, evaluated + jitter}) ==
+        std::vector{alone, held_out});
+  CHECK(bits_of(job, 8, {{"transport.tls=tcp"}, jitter}) == alone);
 }
 
 TEST_CASE("samples packed by cost train to the same bits on any nodes, and to the same losses") {
@@ -246,7 +281,6 @@ TEST_CASE("samples packed by cost train to the same bits on any nodes, and to th
   const settings in_order{"data.microbatch_size=2", "model.dropout=0"};
   const settings by_cost{"data.pack=cost"};
   const auto alone = bits_of(job, 1, {in_order, by_cost});
-  CHECK(bits_of(job, 2, {in_order, by_cost, jitter}) == alone);
   CHECK(bits_of(job, 3,
                 {in_order, by_cost, {"dispatch.mode=in-order", "dispatch.policy=one_f_one_b"}}) ==
         alone);
@@ -259,7 +293,8 @@ TEST_CASE("samples packed by cost train to the same bits on any nodes, and to th
   // The packed microbatches are admitted in the order of their sizes.
   const settings sorted{"dispatch.admission=small_large_small"};
   const auto sorted_alone = bits_of(job, 1, {in_order, by_cost, sorted});
-  CHECK(bits_of(job, 2, {in_order, by_cost, sorted, jitter}) == sorted_alone);
+  CHECK(bits_of_each(pictures_text, 2, in_order + by_cost, {jitter, sorted + jitter}) ==
+        std::vector{alone, sorted_alone});
   CHECK(sorted_alone.loss == Approx(alone.loss).epsilon(1e-4));
 }
 
@@ -282,11 +317,10 @@ TEST_CASE("a step has as many microbatches as its samples need, with the same bi
   CHECK(alone.loss == Approx(bits_of(job, 1, {limited, in_order}).loss).epsilon(1e-4));
   const settings copies{"pipeline.replicas=2", "pipeline.microbatches=3", "pipeline.stages=4"};
   const settings sorted{"dispatch.admission=small_large_small", "dispatch.slot_bytes=4000000"};
-  for (const auto& more : {settings{}, sorted}) {
-    const auto replicas = bits_of(job, 1, {limited, copies, more});
-    CHECK(bits_of(job, 4, {limited, copies, more, jitter}) == replicas);
-    CHECK(replicas.loss == Approx(alone.loss).epsilon(1e-4));
-  }
+  const std::vector replicas{bits_of(job, 1, {limited, copies}),
+                             bits_of(job, 1, {limited, copies, sorted})};
+  for (const auto& b : replicas) CHECK(b.loss == Approx(alone.loss).epsilon(1e-4));
+  CHECK(bits_of_each(pictures_text, 4, limited + copies, {jitter, sorted + jitter}) == replicas);
 }
 
 TEST_CASE("64 ranks train in four processes") {
