@@ -4,10 +4,12 @@ PYTHON takes the arguments of `python`; under `run.py` it is the program warm_py
 lends it its files, passes signals on and ends as the fork does. PYTHON_EXEC makes torchrun start its ranks so, too.
 """
 
+import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
-import json
+import marshal
 import os
 import pathlib
 import random
@@ -19,11 +21,13 @@ import sys
 import types
 
 PYTHON = sys.executable
+_kept = []  # in a cycle that is never collected: the modules that each fork has, which none clears as it ends
 
 
 def start(modules):
     """Imports the modules and returns in the process of the tests. A fork gets here, too, and ends with its program."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's, which would begin a thread at once
+    atexit.register(_keep_modules)  # before those of the modules and of programs, so that it is called after them
     for module in modules:
         with contextlib.suppress(ImportError):  # which is for the tests to report
             importlib.import_module(module)
@@ -41,39 +45,63 @@ def start(modules):
         os.environ["PYTHON_EXEC"] = PYTHON = str(pathlib.Path(__file__).with_name("warm_python"))
         return
     os.close(held_by_tests)
+    # A fork ends before the destructors of the libraries that are loaded by now: torch's take longer than most programs.
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)
+    libc.__cxa_atexit(libc.fflush, None, None)  # which is called before it
+    _kept.extend([_kept, *sys.modules.values()])
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    _serve(listener, tests)
+
+
+def _serve(listener, tests):
+    """Returns in no process: forks for each connection, which sends the request and then signals, and gets the status."""
+    pids, connections = {}, {}  # of programs that run, by a file that tells their end
     while True:
-        if tests in select.select([tests, listener], [], [])[0]:
+        ready = select.select([tests, listener, *pids, *connections.values()], [], [])[0]
+        if tests in ready:
+            for pid in pids.values():
+                os.kill(pid, signal.SIGKILL)
             os._exit(0)
-        connection = listener.accept()[0]
-        if os.fork() == 0:
-            listener.close()
-            os.close(tests)
-            _run_for(connection)
-        connection.close()
+        for process, pid in list(pids.items()):
+            connection = connections.get(process)
+            if process in ready:
+                status = os.waitpid(pid, 0)[1]
+                os.close(process)
+                del pids[process]
+                if connection:
+                    with contextlib.suppress(BrokenPipeError):  # warm_python was killed
+                        connection.send(status.to_bytes(4, "little"))
+                    connections.pop(process).close()
+            elif connection in ready:
+                number = connection.recv(1)
+                os.kill(pid, number[0] if number else signal.SIGKILL)
+                if not number:
+                    connections.pop(process).close()
+        if listener in ready:
+            connection = listener.accept()[0]
+            request, files, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+            pid = os.fork() if request else None
+            if pid == 0:
+                for file in (tests, *pids):
+                    os.close(file)
+                for other in (listener, connection, *connections.values()):
+                    other.close()
+                _run(files, *marshal.loads(request))
+            for file in files:
+                os.close(file)
+            if request:
+                process = os.pidfd_open(pid)
+                pids[process], connections[process] = pid, connection
 
 
-def _run_for(connection):
-    """Returns in no process: this one waits for a fork of its own, which runs the program."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    request, files, _, _ = socket.recv_fds(connection, 1 << 20, 3)
-    pid = os.fork()
-    if pid == 0:
-        connection.close()
-        _run(files, **json.loads(request))
-    for file in {0, 1, 2, *files}:
-        os.close(file)
-    process = os.pidfd_open(pid)
-    while process not in select.select([process, connection], [], [])[0]:
-        number = connection.recv(1)
-        os.kill(pid, number[0] if number else signal.SIGKILL)
-    status = os.waitpid(pid, 0)[1]
-    try:
-        connection.send(status.to_bytes(4, "little"))
-    except BrokenPipeError:  # warm_python was killed
-        pass
-    os._exit(0)
+def _keep_modules():
+    """As the interpreter is about to do, but without clearing them."""
+    kept, cleared = set(map(id, _kept)), {"__main__", *sys.stdlib_module_names}  # others may need these for their ends
+    for name, module in sys.modules.items():
+        if id(module) in kept and name.partition(".")[0] not in cleared:
+            sys.modules[name] = None
 
 
 def _run(files, arguments, variables, folder):
