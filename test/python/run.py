@@ -12,9 +12,6 @@ import warm
 if importlib.util.find_spec("pytest") is None:
     print("skipped: pytest is not installed (scripts/setup installs it)")
     sys.exit(77)
-# What most programs import, by themselves or as torch makes an optimizer.
-WARM = ["torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.pipelining"]
-WARM += ["torch.distributed.run", "torch.distributed.tensor.parallel"]
 folder = pathlib.Path(__file__).parent
 # Each of these groups is a test of its own in ctest, so that they run side by side.
 groups = {
@@ -32,7 +29,7 @@ if chosen is None:
 else:
     files = [path_of(name) for name in groups[chosen]] if chosen in groups else [str(folder / chosen)]
 if chosen != "engines":  # whose programs begin as those of users do
-    warm.start(WARM + (["transformers.models.auto.modeling_auto", "peft"] if chosen == "transformers" else []))
+    warm.start(warm.MODULES + (["transformers.models.auto.modeling_auto", "peft"] if chosen == "transformers" else []))
 import pytest  # after it, so that forks begin without pytest
 
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *files, *sys.argv[1:]]))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from fake_cuda import needs_fake, variables
+from fake_cuda import needs_fake, variables_of_forks
 from rrfp.torch import _rendezvous
 from warm import PYTHON
 
@@ -38,7 +38,7 @@ def first_of(value):
 def run_cases(processes, options, cases, variables):
     done = subprocess.run(
         [
-            *[variables.get("PYTHON_EXEC", PYTHON), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"],
+            *[PYTHON, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"],
             *[str(FOLDER / "ready_program.py"), repr(options), *cases],
         ],
         capture_output=True,
@@ -68,15 +68,16 @@ def test_a_ready_schedule_gives_the_bits_of_a_plain_loop(processes, options, cas
     ids=first_of,
 )
 def test_stages_on_cuda_devices(processes, options, cases):
-    run_cases(processes, options, cases, variables)
+    run_cases(processes, options, cases, variables_of_forks())
 
 
 @needs_fake
 def test_the_program_that_measures_gpus():
     program = FOLDER.parent.parent / "bench" / "gpu" / "ready"
+    start = f"import runpy, sys; sys.executable = {PYTHON!r}; runpy.run_path({str(program)!r}, run_name='__main__')"
     done = subprocess.run(
-        [sys.executable, str(program), "--small", "--processes", "2"],
-        env=os.environ | variables,
+        [PYTHON, "-c", start, "--small", "--processes", "2"],
+        env=os.environ | variables_of_forks(),
         capture_output=True,
         text=True,
         timeout=600,

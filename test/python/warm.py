@@ -17,11 +17,16 @@ import runpy
 import select
 import signal
 import socket
+import subprocess
 import sys
 import types
 
 PYTHON = sys.executable
+# What most programs import, by themselves or as torch makes an optimizer.
+MODULES = ["torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.pipelining"]
+MODULES += ["torch.distributed.run", "torch.distributed.tensor.parallel"]
 _kept = []  # in a cycle that is never collected: the modules that each fork has, which none clears as it ends
+_others = []  # whose input is open until the tests end
 
 
 def start(modules):
@@ -96,6 +101,14 @@ def _serve(listener, tests):
                 pids[process], connections[process] = pid, connection
 
 
+def start_other(variables):
+    """Starts another such process, with these variables. Returns those of the programs that are its forks."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, __file__, *MODULES]
+    _others.append(subprocess.Popen(command, env=os.environ | variables, stdin=pipe, stdout=pipe, text=True))
+    return {"RRFP_WARM_PYTHON": _others[-1].stdout.readline().strip(), "PYTHON_EXEC": PYTHON}
+
+
 def _keep_modules():
     """As the interpreter is about to do, but without clearing them."""
     kept, cleared = set(map(id, _kept)), {"__main__", *sys.stdlib_module_names}  # others may need these for their ends
@@ -137,3 +150,10 @@ def _run(files, arguments, variables, folder):
     sys.modules["__main__"] = main
     exec(code, main.__dict__)
     sys.exit()
+
+
+if __name__ == "__main__":
+    start(sys.argv[1:])
+    print(os.environ["RRFP_WARM_PYTHON"], flush=True)
+    sys.stdin.read()
+    os._exit(0)
