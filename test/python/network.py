@@ -1,13 +1,17 @@
 """Ports of this machine, and processes in a network of their own, where each node has an address that is not loopback."""
 
 import os
+import pathlib
 import shlex
 import socket
 import subprocess
+import sys
 
 import pytest
+import warm
 
 ENTER = ["unshare", "--map-root-user", "--net", "--mount", "sh", "-ec"]
+ENTER_WITH_FORKS = [warm.PYTHON, str(pathlib.Path(__file__).with_name("warm_network.py"))]
 
 
 def free_port():
@@ -35,6 +39,7 @@ def run_nodes(folder, commands, leader="leader", seconds=300):
     for node, (arguments, variables) in enumerate(commands):
         command = shlex.join(["env", *(f"{name}={value}" for name, value in variables.items()), *map(str, arguments)])
         lines.append(f"{{ code=0; {command} >{folder}/{node}.out 2>&1 || code=$?; echo $code >{folder}/{node}.code; }} &")
-    subprocess.run([*ENTER, "\n".join([*lines, "wait"])], env=os.environ, timeout=seconds, check=True)
+    enter = ENTER if warm.PYTHON == sys.executable else ENTER_WITH_FORKS
+    subprocess.run([*enter, "\n".join([*lines, "wait"])], env=os.environ, timeout=seconds, check=True)
     read = lambda name: [(folder / f"{node}.{name}").read_text() for node in range(len(commands))]
     return [int(code) for code in read("code")], read("out")

@@ -28,8 +28,7 @@ if chosen is None:
     files = [str(folder), *(f"--ignore={path_of(name)}" for names in groups.values() for name in names)]
 else:
     files = [path_of(name) for name in groups[chosen]] if chosen in groups else [str(folder / chosen)]
-if chosen != "engines":  # whose programs begin as those of users do
-    warm.start(warm.MODULES + (["transformers.models.auto.modeling_auto", "peft"] if chosen == "transformers" else []))
+warm.start(warm.MODULES + (["transformers.models.auto.modeling_auto", "peft"] if chosen == "transformers" else []))
 import pytest  # after it, so that forks begin without pytest
 
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *files, *sys.argv[1:]]))

@@ -13,6 +13,7 @@ import pytest
 import rrfp
 import torch
 from network import address, needs_network, run_nodes
+from warm import PYTHON
 
 safetensors = pytest.importorskip("safetensors.torch")
 yaml = pytest.importorskip("yaml")
@@ -38,7 +39,7 @@ sequence_length = 32
 [train]
 steps = 3
 """
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+TORCHRUN = [PYTHON, "-m", "torch.distributed.run"]
 
 # train.py, where the last stage has an accident in one call, the first time that torchrun starts it: it raises a text, or is
 # killed once a file exists.
@@ -115,8 +116,9 @@ def test_torchrun_starts_all_again_after_a_kill_to_the_bits_of_an_undisturbed_ru
 
 def test_the_error_file_of_torchrun_names_the_stage_and_the_task(tmp_path, with_accident):
     file = tmp_path / "error.json"
-    done = run(
-        [*TORCHRUN, "--standalone", "--nproc-per-node=2", *with_accident(16 + 1, "no such row")],
+    done = run(  # without warm.py, as users do
+        [sys.executable, *TORCHRUN[1:], "--standalone", "--nproc-per-node=2", *with_accident(16 + 1, "no such row")],
+        PYTHON_EXEC=sys.executable,
         TORCHELASTIC_ERROR_FILE=str(file),
     )
     assert done.returncode == 1
@@ -128,7 +130,7 @@ def test_the_error_file_of_torchrun_names_the_stage_and_the_task(tmp_path, with_
 def path_with_torchrun(tmp_path):
     program = tmp_path / "bin/torchrun"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {PYTHON} -m torch.distributed.run "$@"\n')
     program.chmod(0o755)
     return f"{program.parent}:{os.environ['PATH']}"
 
