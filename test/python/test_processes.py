@@ -4,7 +4,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -220,7 +219,7 @@ def test_ctrl_c_ends_the_wait_for_other_processes():
     port = free_port()
     variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | variables, capture_output=True, text=True, timeout=100
+        [PYTHON, "-c", program], env=os.environ | variables, capture_output=True, text=True, timeout=100
     )
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
 
@@ -236,7 +235,7 @@ def test_processes_on_an_address_that_is_not_loopback_need_a_key_in_the_environm
     )
     variables = {"WORLD_SIZE": "2", "MASTER_ADDR": address(0), "MASTER_PORT": "29500"} | ({} if key is None else {"RRFP_KEY": key})
     commands = [
-        ([sys.executable, "-c", program, address(rank)], variables | {"RANK": str(rank)}) for rank in range(2)
+        ([PYTHON, "-c", program, address(rank)], variables | {"RANK": str(rank)}) for rank in range(2)
     ]
     codes, outputs = run_nodes(tmp_path, commands)
     if key is None:
