@@ -29,7 +29,7 @@ for key in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "slidi
     del TOWER[key]
 
 LATENT = {"num_key_value_heads": 4}
-MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1}
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 5}
 MIXED = ["sliding_attention", "full_attention"] * 2
 GEMMA4 = {
     **{"vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0},
@@ -64,16 +64,18 @@ SPECIAL = {
     "kimi_linear": {"linear_head_dim": 8, "linear_num_heads": 4},
     "lfm2_moe": {"layer_types": ["full_attention", "conv"] * 2, "num_dense_layers": 1},
     "longcat_flash": {**LATENT, "expert_ffn_hidden_size": 16, "zero_expert_num": 2, "moe_topk": 2},
-    "mamba2": {"num_heads": 8, "n_groups": 1},
+    "mamba2": {"num_heads": 8, "n_groups": 1, "chunk_size": 5},
     "reformer": {
         **{"is_decoder": True, "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [4, 16], "num_buckets": 4},
         "attn_layers": ["local", "lsh"] * 2,
     },
+    "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 1, "ssm_state_size": 8, "chunk_size": 5},
     "xmod": {"default_language": "en_XX", "languages": ["en_XX"]},
     "zamba": {"layers_block_type": ["linear_attention", "hybrid"] * 2},
     "zamba2": {
         **{"layers_block_type": ["mamba", "hybrid"] * 2, "hybrid_layer_ids": [1, 3], "mamba_d_state": 8},
         **{"n_mamba_heads": 8, "mamba_headdim": 8, "mamba_ngroups": 1, "use_shared_attention_adapter": False},
+        "chunk_size": 5,
     },
     "zaya": {"num_experts_per_tok": 1},
 }
