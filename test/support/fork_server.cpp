@@ -108,7 +108,11 @@ answer wait_for(pid_t child, const sigset_t& child_ended) {
 /// reaps the children of its descendants.
 [[noreturn]] void start_for_parent(int channel, start_request& s, const sigset_t& mask) {
   if (::fork() != 0) ::_exit(0);
-  while (::getppid() != s.parent) ::usleep(100);
+  constexpr int waits_max = 100'000;  // ten seconds
+  for (int waits = 0; ::getppid() != s.parent; ++waits) {
+    if (waits == waits_max) ::_exit(127);
+    ::usleep(100);
+  }
   const std::int32_t pid = ::getpid();
   if (::write(channel, &pid, sizeof pid) != sizeof pid) ::_exit(127);
   ::close(channel);
