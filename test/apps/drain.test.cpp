@@ -111,7 +111,7 @@ TEST_CASE("the launcher starts a node again that a second signal has ended at on
 
 TEST_CASE("an interrupt of one node ends the job of a launcher, which starts none again") {
   training t{2, {"pipeline.stages=2", "train.steps=100000"}};
-  t.start_alone();
+  t.start();
   t.wait_for_step(3);
   t.signal(1, SIGINT);
   const auto o = t.end();

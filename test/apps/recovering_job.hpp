@@ -78,27 +78,40 @@ inline std::vector<json> results_of(const std::vector<json>& log,
   return all;
 }
 
+/// The same training by one process, which nobody disturbs: once for all jobs of these settings.
+inline const std::vector<json>& undisturbed(const std::string& text, const settings& all) {
+  settings same;
+  for (const auto& s : all)
+    if (!s.starts_with("jitter.") && !s.starts_with("recovery.") && !s.starts_with("checkpoint.") &&
+        !s.starts_with("pipeline.nodes="))
+      same.push_back(s);
+  static std::map<std::pair<std::string, settings>, std::vector<json>> logs;
+  auto& log = logs[{text, same}];
+  if (log.empty()) {
+    const scratch_folder folder;
+    std::ofstream{folder / "job.toml"} << text;
+    std::vector<std::string> run{RRFP_NODE, "run", folder / "job.toml", "--json",
+                                 folder / "log.jsonl"};
+    for (const auto& s : same) run.insert(run.end(), {"--set", s});
+    const auto o = run_program(run);
+    INFO(o.out << o.err);
+    REQUIRE(o.code == 0);
+    log = log_of(folder / "log.jsonl");
+    REQUIRE_FALSE(results_of(log).empty());
+  }
+  return log;
+}
+
 /// A job on the nodes of a launcher.
 class training {
  public:
   explicit training(std::uint32_t nodes, settings more = {}, const std::string& text = job_text,
                     std::vector<std::string> options = {})
-      : nodes_(nodes), more_(std::move(more)), options_(std::move(options)) {
+      : nodes_(nodes), more_(std::move(more)), text_(text), options_(std::move(options)) {
     std::ofstream{folder_ / "job.toml"} << text;
   }
 
-  /// Trains without losses first.
-  void start() {
-    if (!std::filesystem::exists(folder_ / "twin.jsonl")) {
-      const auto o = program{command("twin.jsonl", "twin-checkpoints")}.wait();
-      INFO(o.out << o.err);
-      REQUIRE(o.code == 0);
-      REQUIRE_FALSE(results_of(log_of(folder_ / "twin.jsonl")).empty());
-    }
-    run_ = std::make_unique<program>(command("out.jsonl", "checkpoints"));
-  }
-  /// Without a twin: it will not end well.
-  void start_alone() { run_ = std::make_unique<program>(command("out.jsonl", "checkpoints")); }
+  void start() { run_ = std::make_unique<program>(command()); }
 
   std::vector<json> log() const { return log_of(folder_ / "out.jsonl"); }
   std::size_t recoveries() const { return events(log(), "recovery").size(); }
@@ -130,17 +143,21 @@ class training {
     const auto o = end();
     INFO(o.out << o.err);
     CHECK(o.code == 0);
-    CHECK(results_of(log(), keys) == results_of(log_of(folder_ / "twin.jsonl"), keys));
+    CHECK(results_of(log(), keys) == results_of(undisturbed(text_, more_), keys));
   }
 
  private:
-  std::vector<std::string> command(const std::string& log, const std::string& checkpoints) const {
-    std::vector<std::string> all{
-        RRFP_NODE, "run",        folder_ / "job.toml", "--local-nodes", std::to_string(nodes_),
-        "--json",  folder_ / log};
+  std::vector<std::string> command() const {
+    std::vector<std::string> all{RRFP_NODE,
+                                 "run",
+                                 folder_ / "job.toml",
+                                 "--local-nodes",
+                                 std::to_string(nodes_),
+                                 "--json",
+                                 folder_ / "out.jsonl"};
     for (const auto& s : more_)
       all.insert(all.end(),
-                 {"--set", s == "checkpoint.dir" ? s + "=" + (folder_ / checkpoints) : s});
+                 {"--set", s == "checkpoint.dir" ? s + "=" + (folder_ / "checkpoints") : s});
     all.insert(all.end(), options_.begin(), options_.end());
     return all;
   }
@@ -148,6 +165,7 @@ class training {
   scratch_folder folder_;
   const std::uint32_t nodes_;
   const settings more_;
+  const std::string text_;
   const std::vector<std::string> options_;
   std::unique_ptr<program> run_;
 };
@@ -194,22 +212,7 @@ class joined_nodes {
     wait_for([&] { return events(log(), "step").size() >= steps; });
   }
 
-  /// The same training by one process, which nobody disturbs: once for all jobs of these settings.
-  std::vector<json> undisturbed() const {
-    settings same;
-    for (const auto& s : more_)
-      if (!s.starts_with("jitter.") && !s.starts_with("recovery.") && s != "checkpoint.dir")
-        same.push_back(s);
-    static std::map<settings, std::vector<json>> logs;
-    auto& log = logs[same];
-    if (log.empty()) {
-      std::vector<std::string> run{RRFP_NODE, "run", at("job.toml"), "--json", at("twin.jsonl")};
-      for (const auto& s : same) run.insert(run.end(), {"--set", s});
-      REQUIRE(run_program(run).code == 0);
-      log = log_of(at("twin.jsonl"));
-    }
-    return log;
-  }
+  const std::vector<json>& undisturbed() const { return test::undisturbed(job_text, more_); }
   /// All nodes but the lost ones.
   void check_same_bits(const std::set<std::uint32_t>& lost = {}) {
     for (std::uint32_t n = 0; n < all_.size(); ++n)

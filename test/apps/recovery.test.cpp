@@ -228,7 +228,7 @@ TEST_CASE("metrics count restarts, the time held and repeated steps") {
              {"pipeline.stages=2", "train.steps=100000"},
              job_text,
              {"--metrics", ":" + std::to_string(port)}};
-  t.start_alone();
+  t.start();
   t.wait_for_step(3);
   const auto total = [&](const std::string& name) {
     return samples_of(
@@ -263,7 +263,7 @@ TEST_CASE("a node that was stopped for longer than its timeout joins again") {
 
 TEST_CASE("one loss more than recovery.max_restarts ends the job with code 3 and names the node") {
   training t{3, {"recovery.max_restarts=1", "train.steps=100000"}};
-  t.start_alone();
+  t.start();
   t.wait_for_step(3);
   t.kill(1);
   t.wait_for([&] { return t.recoveries() == 1; });
@@ -276,7 +276,7 @@ TEST_CASE("one loss more than recovery.max_restarts ends the job with code 3 and
 
 TEST_CASE("two losses at once with one restart left end the job with code 3 at once") {
   training t{3, {"recovery.max_restarts=1", "train.steps=100000"}};
-  t.start_alone();
+  t.start();
   t.wait_for_step(3);
   t.kill(1);
   t.kill(2);
@@ -288,7 +288,7 @@ TEST_CASE("two losses at once with one restart left end the job with code 3 at o
 
 TEST_CASE("without a replacement within recovery.hold_s the job ends with code 3") {
   training t{3, {"recovery.hold_s=1.5", "transport.node_timeout_ms=600", "train.steps=100000"}};
-  t.start_alone();
+  t.start();
   t.wait_for_step(3);
   t.signal(2, SIGSTOP);
   const auto o = t.end();
@@ -300,7 +300,7 @@ TEST_CASE("without a replacement within recovery.hold_s the job ends with code 3
 
 TEST_CASE("an interrupt ends a job that waits for a replacement") {
   training t{2, {"pipeline.stages=2", "transport.node_timeout_ms=600", "train.steps=100000"}};
-  t.start_alone();
+  t.start();
   t.wait_for_step(3);
   t.signal(1, SIGSTOP);
   t.wait_for([&] { return t.launcher().err().find("waiting up to") != std::string::npos; });
@@ -314,11 +314,6 @@ TEST_CASE("an interrupt ends a job that waits for a replacement") {
 TEST_CASE("nodes that loops start again go on after losses, with the same bits") {
   const scratch_folder folder;
   std::ofstream{folder / "job.toml"} << job_text;
-  const settings job{RRFP_NODE, "run", folder / "job.toml", "--set", "pipeline.stages=2"};
-  auto alone = job;
-  alone.insert(alone.end(), {"--local-nodes", "2", "--json", folder / "twin.jsonl"});
-  REQUIRE(run_program(alone).code == 0);
-
   const auto rendezvous = "127.0.0.1:" + std::to_string(free_ports(1));
   std::vector<std::unique_ptr<program>> loops;
   for (const std::string node : {"0", "1"}) {
@@ -360,16 +355,13 @@ TEST_CASE("nodes that loops start again go on after losses, with the same bits")
     INFO(o.out << o.err);
     CHECK(o.code == 0);
   }
-  CHECK(results_of(log()) == results_of(log_of(folder / "twin.jsonl")));
+  CHECK(results_of(log()) == results_of(undisturbed(job_text, {"pipeline.stages=2"})));
 }
 
 TEST_CASE("a node that was stopped and replaced ends with code 3, and its replacement goes on") {
   const std::size_t stopped = GENERATE(1, 0);
   const scratch_folder folder;
   std::ofstream{folder / "job.toml"} << job_text;
-  REQUIRE(run_program({RRFP_NODE, "run", folder / "job.toml", "--local-nodes", "3", "--json",
-                       folder / "twin.jsonl"})
-              .code == 0);
   const auto rendezvous = "127.0.0.1:" + std::to_string(free_ports(1));
   const auto metrics = free_ports(3);
   // What the stopped process holds until it ends must not end its replacement.
@@ -414,5 +406,5 @@ TEST_CASE("a node that was stopped and replaced ends with code 3, and its replac
     INFO(o.out << o.err);
     CHECK(o.code == 0);
   }
-  CHECK(results_of(log()) == results_of(log_of(folder / "twin.jsonl")));
+  CHECK(results_of(log()) == results_of(undisturbed(job_text, {})));
 }
