@@ -109,6 +109,7 @@ def main():
                 raise
             pipe.recover()
             recoveries += 1
+            (folder / "goes_on").touch()
             print(f"rank {rank} goes on after step {pipe.steps}: {e}", file=sys.stderr)
         else:
             losses[step] = pipe.last.losses

@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import threading
+import time
 
 import pytest
 import torch
@@ -33,6 +34,10 @@ def run(folder, world, *kills, lives=LIVES_MAX, **environment):
             ends[rank] = done.returncode
             if done.returncode != -signal.SIGKILL:
                 return
+            for _ in range(6000 if "COME_BACK" in environment else 0):  # else the others might not go on without it
+                if (folder / "goes_on").exists():
+                    break
+                time.sleep(0.01)
 
     threads = [threading.Thread(target=live, args=(rank,)) for rank in range(world)]
     for thread in threads:
