@@ -11,7 +11,7 @@ using Catch::Matchers::Contains;
 
 settings rerouting(const std::string& replicas, settings more = {}) {
   more.insert(more.begin(), "pipeline.stages=2");
-  more.insert(more.end(), {"train.steps=80", "pipeline.replicas=" + replicas,
+  more.insert(more.end(), {"train.steps=50", "pipeline.replicas=" + replicas,
                            "recovery.without_replacement=reroute"});
   return more;
 }
@@ -116,12 +116,12 @@ TEST_CASE("of two nodes, the other goes on without a stopped node 0, which ends 
   job.signal(0, SIGCONT);
   CHECK(job.end(0).code == 3);
   job.check_same_bits({0});
-  CHECK(std::filesystem::exists(job.at("checkpoints/step-00000080")));
+  CHECK(std::filesystem::exists(job.at("checkpoints/step-00000050")));
 }
 
 TEST_CASE("a spare takes the place of a lost node, which gets it back when it returns") {
   const std::uint32_t node = GENERATE(0, 1);
-  joined_nodes job{3, {"pipeline.stages=2", "train.steps=80", "recovery.spares=1"}};
+  joined_nodes job{3, {"pipeline.stages=2", "train.steps=50", "recovery.spares=1"}};
   job.wait_for_steps(5);
   lose(job, node);
   auto told = events(job.log(), "recovery").back();
@@ -140,7 +140,7 @@ TEST_CASE("a spare takes the place of a lost node, which gets it back when it re
 
 TEST_CASE("the log of a launcher's job goes on without a stopped node 0") {
   training t{3,
-             {"pipeline.stages=2", "train.steps=80", "recovery.spares=1",
+             {"pipeline.stages=2", "train.steps=50", "recovery.spares=1",
               "transport.node_timeout_ms=1000"}};
   t.start();
   t.wait_for_step(5);
@@ -151,7 +151,7 @@ TEST_CASE("the log of a launcher's job goes on without a stopped node 0") {
 
 TEST_CASE("a job with fewer spares than lost nodes waits for one of them") {
   joined_nodes job{4,
-                   {"pipeline.stages=3", "train.steps=80", "recovery.spares=1", "pipeline.tp=2"}};
+                   {"pipeline.stages=3", "train.steps=50", "recovery.spares=1", "pipeline.tp=2"}};
   job.wait_for_steps(5);
   lose(job, 1);
   job.signal(2, SIGKILL);
@@ -163,7 +163,7 @@ TEST_CASE("a job with fewer spares than lost nodes waits for one of them") {
 }
 
 TEST_CASE("a job goes on without a lost spare") {
-  joined_nodes job{3, {"pipeline.stages=2", "train.steps=80", "recovery.spares=1"}};
+  joined_nodes job{3, {"pipeline.stages=2", "train.steps=50", "recovery.spares=1"}};
   job.wait_for_steps(5);
   lose(job, 2);
   CHECK(events(job.log(), "recovery").back().at("absent") == json::array({2}));
