@@ -122,7 +122,11 @@ TEST_CASE("every command of the pages runs") {
           std::regex_replace(command, std::regex{"build/release/bin/rrfp-jitter"}, RRFP_JITTER);
       command =
           std::regex_replace(command, std::regex{"build/release/bin/rrfp-shapes"}, RRFP_SHAPES);
-      if (trains) command += " --set train.steps=2";
+      // Later commands read traces and checkpoints.
+      const bool traces = command.find("--trace") != std::string::npos;
+      const bool saves = command.find("checkpoint.dir") != std::string::npos;
+      if (trains) command += traces ? " --set train.steps=2" : " --set train.steps=1";
+      if (trains && !traces && !saves) command += " --set pipeline.microbatches=4";
       INFO(page << ": " << command);
       const auto o = run_program({"/bin/sh", "-c", on_path + command});
       INFO(o.out << o.err);
@@ -144,7 +148,7 @@ TEST_CASE("every job that the pages show trains, and every experiment runs") {
       const bool is_experiment = job.find("[[workload]]") != std::string::npos;
       const auto o = is_experiment
                          ? run_program({RRFP_JITTER, file, "--cell", "0"})
-                         : run_program({RRFP_NODE, "run", file, "--set", "train.steps=2"});
+                         : run_program({RRFP_NODE, "run", file, "--set", "train.steps=1"});
       INFO(page << ": " << o.out << o.err);
       CHECK(o.code == 0);
       ++(is_experiment ? simulated : trained);

@@ -14,6 +14,25 @@ const std::string quickstart = RRFP_SOURCE "/apps/jobs/quickstart.toml";
 const std::vector<std::string> short_run{RRFP_NODE,       "run",   quickstart,           "--set",
                                          "train.steps=3", "--set", "jitter.compute=none"};
 
+/// The short run and its outputs, once for all tests.
+struct quickstart_run {
+  quickstart_run() {
+    auto arguments = short_run;
+    arguments.insert(arguments.end(), {"--json", json_file, "--trace", trace_file});
+    o = run_program(arguments);
+  }
+
+  scratch_folder folder;
+  const std::string json_file = folder / "out.jsonl";
+  const std::string trace_file = folder / "trace.json";
+  outcome o;
+};
+
+const quickstart_run& quickstart_ran() {
+  static const quickstart_run ran;
+  return ran;
+}
+
 std::size_t longest_line(const std::string& text) {
   std::istringstream in{text};
   std::size_t longest = 0;
@@ -24,17 +43,13 @@ std::size_t longest_line(const std::string& text) {
 }  // namespace
 
 TEST_CASE("the quickstart trains both ways to the same bits and prints the table") {
-  const scratch_folder folder;
-  auto arguments = short_run;
-  arguments.insert(arguments.end(),
-                   {"--json", folder / "out.jsonl", "--trace", folder / "trace.json"});
-  const auto o = run_program(arguments);
+  const auto& o = quickstart_ran().o;
   INFO(o.out << o.err);
   REQUIRE(o.code == 0);
   CHECK_THAT(o.out, Contains("speed-up") && Contains("equal to the last bit") &&
-                        Contains(folder / "trace.json"));
+                        Contains(quickstart_ran().trace_file));
 
-  const auto lines = lines_of(folder / "out.jsonl");
+  const auto lines = lines_of(quickstart_ran().json_file);
   REQUIRE(lines.size() == 2 * (3 + 1));
   const auto& in_order = lines[3];
   const auto& ready = lines[7];
@@ -50,7 +65,7 @@ TEST_CASE("the quickstart trains both ways to the same bits and prints the table
   CHECK(in_order.at("weights_xxh64") == ready.at("weights_xxh64"));
   CHECK(in_order.at("peak_slots") == 4);
 
-  const auto trace = json::parse(std::ifstream{folder / "trace.json"});
+  const auto trace = json::parse(std::ifstream{quickstart_ran().trace_file});
   std::size_t tasks = 0;
   for (const auto& e : trace.at("traceEvents")) tasks += e.at("ph") == "X" && e.at("cat") != "wait";
   CHECK(tasks == 3 * 4 * 16 * (2 + 3));
@@ -59,6 +74,7 @@ TEST_CASE("the quickstart trains both ways to the same bits and prints the table
 TEST_CASE("on a terminal, progress is one bar that fits its width; elsewhere it is plain lines") {
   std::string command = "stty cols 60;";
   for (const auto& argument : short_run) command += " " + argument;
+  command += " --set pipeline.microbatches=4";
   const auto on_terminal = run_program({"/usr/bin/script", "-qec", command, "/dev/null"});
   INFO(on_terminal.out << on_terminal.err);
   REQUIRE(on_terminal.code == 0);
@@ -71,8 +87,8 @@ TEST_CASE("on a terminal, progress is one bar that fits its width; elsewhere it 
   for (std::size_t at = 0; (at = on_terminal.out.find("\r[", at)) != std::string::npos; ++at)
     CHECK(on_terminal.out.find_first_of("\r\n", at + 1) - at - 1 < 60);
 
-  const auto elsewhere = run_program(short_run);
-  CHECK_THAT(elsewhere.out, Contains("step 3/3  loss ") && !Contains("\r") && !Contains("[#"));
+  CHECK_THAT(quickstart_ran().o.out,
+             Contains("step 3/3  loss ") && !Contains("\r") && !Contains("[#"));
 }
 
 TEST_CASE("the table fits 80 columns, whatever the names of the runs") {
@@ -80,15 +96,17 @@ TEST_CASE("the table fits 80 columns, whatever the names of the runs") {
     const auto from = out.find("\nrun");
     return from == std::string::npos ? "" : out.substr(from, out.find(" and ", from) - from);
   };
-  const auto plain = run_program(short_run);
+  const auto& plain = quickstart_ran().o;
   INFO(plain.out);
   CHECK_THAT(table_in(plain.out), Contains("\nin-order 1F1B ") && Contains(" weights\n"));
   CHECK(longest_line(table_in(plain.out)) <= 80);
 
   const scratch_folder folder;
   std::ofstream{folder / "job.toml"}
-      << "[pipeline]\nstages = 2\n[data]\ntext = [\"/usr/share/common-licenses/GPL-3\"]\n"
-         "[eval]\ntext = [\"/usr/share/common-licenses/GPL-2\"]\nevery = 1\n[train]\nsteps = 1\n"
+      << "[pipeline]\nstages = 2\nmicrobatches = 2\n[model]\nlayers = 2\nhidden = 32\n"
+         "[data]\ntext = [\"/usr/share/common-licenses/GPL-3\"]\n[eval]\n"
+         "text = [\"/usr/share/common-licenses/GPL-2\"]\nevery = 1\nbatches = 1\n"
+         "[train]\nsteps = 1\n"
          "[[compare]]\nname = \"a run whose name is as long as the names of runs can get\"\n"
          "[[compare]]\nname = \"another\"\n";
   const auto named = run_program({RRFP_NODE, "run", folder / "job.toml"});
@@ -275,7 +293,7 @@ TEST_CASE(
 TEST_CASE("a full disk is reported") {
   if (!std::filesystem::exists("/dev/full")) return;
   auto arguments = short_run;
-  arguments.insert(arguments.end(), {"--json", "/dev/full"});
+  arguments.insert(arguments.end(), {"--set", "pipeline.microbatches=4", "--json", "/dev/full"});
   const auto o = run_program(arguments);
   CHECK(o.code == 1);
   CHECK_THAT(o.err, Contains("--json /dev/full") && Contains("No space left"));
