@@ -164,7 +164,9 @@ std::size_t occurrences(const std::string& text, const std::string& part) {
 /// Sends a signal to node `number` of a running job; the job must end with the loss of that node.
 void lose_node(std::uint32_t number, int signal, const std::string& why) {
   const job_file job;
-  auto arguments = job.run(4, {{"train.steps=100000", "run.progress=none"}, jitter});
+  // Steps wait for messages rather than compute.
+  auto arguments =
+      job.run(4, {{"train.steps=100000", "run.progress=none"}, jitter, {"jitter.link_mean_ms=5"}});
   // The loss of a killed node is detected at once, whatever the limit.
   if (signal == SIGSTOP) arguments.insert(arguments.end(), short_limit.begin(), short_limit.end());
   arguments.insert(arguments.end(), {"--json", job.at("out.jsonl")});
