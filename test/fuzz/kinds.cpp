@@ -225,11 +225,15 @@ kind jobs() {
             change_text(at + "/job.toml", m);
             switch (m.below(4)) {
               case 0: return node(with({"run", "job.toml"}, small));
-              case 1: return {"rrfp-sim", {"job.toml", "--json", "out.json", "--gaps"}};
+              case 1:
+                return {
+                    "rrfp-sim",
+                    {"job.toml", "--set", "dispatch.slot_bytes=0", "--json", "out.json", "--gaps"}};
               default: return node({"check", "job.toml"});
             }
           },
-          {node({"check", "job.toml"}), {"rrfp-sim", {"job.toml", "--json", "out.json"}}}};
+          {node({"check", "job.toml"}),
+           {"rrfp-sim", {"job.toml", "--set", "dispatch.slot_bytes=0", "--json", "out.json"}}}};
 }
 
 kind experiments() {

@@ -138,7 +138,7 @@ result<job_simulation> simulation_of(const job& j, const policy_registry& polici
   if (slot_bytes) p->slot_bytes = std::move(slot_bytes);
   if (j.dispatch.slot_bytes != 0 && !p->slot_bytes)
     return blame(j, "dispatch.slot_bytes",
-                 "expected cost.preset, which determines the bytes of a microbatch");
+                 "expected 0, or cost.preset, which determines the bytes of a microbatch");
   return job_simulation{*std::move(p), *std::move(costs)};
 }
 
