@@ -4,6 +4,9 @@
 /// pipeline that waits has released it.
 #pragma once
 
+#include <cxxabi.h>
+#include <unistd.h>
+
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -73,13 +76,17 @@ auto with_gil(Work work, const py::object* keeper = nullptr) {
       if (keeper != nullptr) {
         std::tie(why, is_input) = keeper->attr("keep")(e.value()).template cast<std::pair<std::string, bool>>();
       } else {
-      const auto name = py::str(py::type::of(e.value()).attr("__name__"));
-      why = py::str(e.value());
-      if (why.empty()) why = name;
-      is_input = py::str(py::getattr(e.value(), "kind", py::none())).equal(py::str("bad_input"));
-      // The program gets it later, as would the next call of Python here.
-      if (e.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
+        const auto name = py::str(py::type::of(e.value()).attr("__name__"));
+        why = py::str(e.value());
+        if (why.empty()) why = name;
+        is_input = py::str(py::getattr(e.value(), "kind", py::none())).equal(py::str("bad_input"));
+        // The program gets it later, as would the next call of Python here.
+        if (e.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
       }
+    } catch (const abi::__forced_unwind&) {
+      // Python ends this thread, because the interpreter is gone. Unwinding would give back the GIL, which another
+      // thread holds by now: it waits for the end of the process.
+      for (;;) ::pause();
     }
   }
   if (is_input) throw compute::compute_error(compute::compute_fault::data, why);

@@ -687,6 +687,25 @@ def test_what_a_handler_raises_while_the_state_is_copied_ends_the_program(tmp_pa
         pipe.step(x, target=y)
 
 
+def test_a_program_that_ends_after_a_hang_has_its_own_exit_code():
+    program = """
+import sys, time, torch, rrfp
+class Stuck(torch.nn.Linear):
+    def forward(self, x):
+        for _ in range(6000):
+            time.sleep(0.01)
+parts, settings = [Stuck(4, 4), torch.nn.Linear(4, 4)], {"run.hang_timeout_s": 1}
+pipe = rrfp.Pipeline(parts, torch.nn.functional.mse_loss, 2, settings=settings)
+try:
+    pipe.step(torch.ones(4, 4), target=torch.ones(4, 4))
+except rrfp.Error:
+    pipe.close()
+    sys.exit(5)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 5, done.stderr
+
+
 def test_a_report_names_the_update_that_does_not_end():
     class Slow(torch.optim.Adam):
         def step(self, closure=None):
