@@ -89,8 +89,7 @@ void training_loop::close(const std::string& why) {
   runner_.detach();
   note(
       "the pipeline has not ended, because a user function has not returned or a process does not "
-      "answer: its thread "
-      "was detached and keeps the memory of the pipeline");
+      "answer: its thread was detached and keeps the memory of the pipeline");
 }
 
 result<std::unique_lock<std::mutex>> training_loop::begin_call() {

@@ -28,8 +28,7 @@ void add_cost_keys(std::vector<key>& table) {
                "the last one.");
   keys.numbers("backward_ms", &o::backward_ms, {0, ms_max}, "ms",
                "Duration of the input gradient alone, with `pipeline.recompute` after a second "
-               "forward; values as for "
-               "`forward_ms`.");
+               "forward; values as for `forward_ms`.");
   keys.numbers("weight_ms", &o::weight_ms, {0, ms_max}, "ms",
                "Duration of the weight gradient alone; values as for `forward_ms`.");
   keys.number("link_ms", &o::link_ms, {0, ms_max}, "ms",
