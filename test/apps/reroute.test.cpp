@@ -105,8 +105,9 @@ TEST_CASE("who leads in the place of node 0 is lost as well") {
 
 TEST_CASE("of two nodes, the other goes on without a stopped node 0, which ends when it resumes") {
   joined_nodes job{
-      2, rerouting("2", {"pipeline.stages=1", "model.layers=6", "transport.node_timeout_ms=1000",
-                         "checkpoint.dir", "checkpoint.every=10"})};
+      2, rerouting("2", {"pipeline.stages=1", "transport.node_timeout_ms=1000", "checkpoint.dir",
+                         "checkpoint.every=10", "jitter.compute=paper", "jitter.probability=1",
+                         "jitter.floor_ms=20", "jitter.alpha=1"})};
   job.wait_for_steps(5);
   job.signal(0, SIGSTOP);
   job.wait_for([&] { return job.recoveries() == 1; });
