@@ -24,12 +24,30 @@ namespace rrfp::python {
 namespace py = pybind11;
 using namespace py::literals;
 
+/// Runs `work`, which may ask for the GIL. When the interpreter is gone, Python ends a thread that asks, by unwinding
+/// its stack, which would give back a GIL that another thread holds: such a thread waits here for the end of the
+/// process.
+template <class Work>
+auto unless_ended(Work work) {
+  try {
+    return work();
+  } catch (const abi::__forced_unwind&) {
+    for (;;) ::pause();
+  }
+}
+
+template <class Work>
+auto holding_gil(Work work) {
+  return unless_ended([&] {
+    const py::gil_scoped_acquire gil;
+    return unless_ended(work);
+  });
+}
+
 /// A Python object that any thread may release. After the interpreter has ended it is left alone.
 inline std::shared_ptr<py::object> shared(py::object object) {
   return {new py::object{std::move(object)}, [](py::object* held) {
-            if (Py_IsInitialized() == 0) return;
-            const py::gil_scoped_acquire gil;
-            delete held;
+            if (Py_IsInitialized() != 0) holding_gil([&] { delete held; });
           }};
 }
 
@@ -65,14 +83,13 @@ class thread_state {
 /// rrfp.Error of kind "bad_input" becomes a compute_error.
 template <class Work>
 auto with_gil(Work work, const py::object* keeper = nullptr) {
-  thread_state::keep();
-  std::string why;
-  bool is_input = false;
-  {
-    const py::gil_scoped_acquire gil;
+  unless_ended(thread_state::keep);
+  return holding_gil([&] {
     try {
       return work();
     } catch (const py::error_already_set& e) {
+      std::string why;
+      bool is_input = false;
       if (keeper != nullptr) {
         std::tie(why, is_input) = keeper->attr("keep")(e.value()).template cast<std::pair<std::string, bool>>();
       } else {
@@ -83,26 +100,23 @@ auto with_gil(Work work, const py::object* keeper = nullptr) {
         // The program gets it later, as would the next call of Python here.
         if (e.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
       }
-    } catch (const abi::__forced_unwind&) {
-      // Python ends this thread, because the interpreter is gone. Unwinding would give back the GIL, which another
-      // thread holds by now: it waits for the end of the process.
-      for (;;) ::pause();
+      if (is_input) throw compute::compute_error(compute::compute_fault::data, why);
+      throw std::runtime_error(why);
     }
-  }
-  if (is_input) throw compute::compute_error(compute::compute_fault::data, why);
-  throw std::runtime_error(why);
+  });
 }
 
 /// A hook of the program for texts. What it raises has no caller to go to: sys.unraisablehook shows
 /// it.
 inline std::function<void(const std::string&)> text_hook(const char* name, py::object to) {
   return [name, to = shared(std::move(to))](const std::string& text) {
-    const py::gil_scoped_acquire gil;
-    try {
-      (*to)(text);
-    } catch (py::error_already_set& e) {
-      e.discard_as_unraisable(name);
-    }
+    holding_gil([&] {
+      try {
+        (*to)(text);
+      } catch (py::error_already_set& e) {
+        e.discard_as_unraisable(name);
+      }
+    });
   };
 }
 
@@ -118,8 +132,9 @@ inline constexpr const char* error_kinds[] = {"bad_input", "failed", "node_lost"
 
 /// For work without the GIL that takes long: lets Python handle signals; throws what a handler raises.
 inline void check_signals() {
-  const py::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  holding_gil([] {
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  });
 }
 
 template <class Work>

@@ -198,8 +198,9 @@ class runtime {
       return loop_->open(std::move(framework), *std::move(setup), trace_,
                          [hook = shared(std::move(o.look))] {
                            check_signals();
-                           const py::gil_scoped_acquire gil;
-                           if (!hook->is_none()) (*hook)();
+                           holding_gil([&] {
+                             if (!hook->is_none()) (*hook)();
+                           });
                          });
     });
     if (!opened) check_signals();  // Ctrl-C inside a function of the program

@@ -1,8 +1,6 @@
 /// Calls of functions that the user's program passes to its pipeline.
 #pragma once
 
-#include <cxxabi.h>
-
 #include <cstdio>
 #include <functional>
 #include <stdexcept>
@@ -25,8 +23,6 @@ std::function<Result(Arguments...)> named(std::string name, std::function<Result
       return f(std::forward<Arguments>(arguments)...);
     } catch (const std::exception& e) {
       throw std::runtime_error(name + " threw: " + compute::first_line_of(e));
-    } catch (const abi::__forced_unwind&) {
-      throw;  // Python ends a thread so when its interpreter is gone.
     } catch (...) {
       throw std::runtime_error(name + " threw an object that is not a std::exception");
     }

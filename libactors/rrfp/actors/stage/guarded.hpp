@@ -1,8 +1,6 @@
 /// Work of a rank whose exceptions end the job.
 #pragma once
 
-#include <cxxabi.h>
-
 #include <exception>
 #include <functional>
 #include <memory>
@@ -38,8 +36,6 @@ auto run_guarded(const tp_rank_setup& rank, Work&& work, Arguments&&... of_it) {
     rank.suspect(rank.name() + ": " + e.what());
   } catch (const std::exception& e) {
     rank.fail(e.what());
-  } catch (const abi::__forced_unwind&) {
-    throw;  // Python ends a thread so when its interpreter is gone.
   } catch (...) {
     rank.fail("threw an object that is not a std::exception");
   }
