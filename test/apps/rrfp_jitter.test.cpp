@@ -212,7 +212,10 @@ TEST_CASE("--keys prints all keys") {
 
 TEST_CASE("cells run as jobs of several processes, with a fault where the weather has one") {
   const scratch_folder folder;
-  const std::string head = "engine = \"processes\"\nnodes = 2\nseeds = [1]\ntrain.steps = 4\n";
+  // A step takes longer than it takes to see its end and to stop a process, also on a busy machine.
+  const std::string head =
+      "engine = \"processes\"\nnodes = 2\nseeds = [1]\ntrain.steps = 4\n"
+      "jitter.link = \"constant\"\njitter.link_mean_ms = 40\n";
   const std::string tables =
       "[[workload]]\nname = \"w\"\npipeline.stages = 2\npipeline.microbatches = 4\n"
       "pipeline.replicas = 2\n[[run]]\nname = \"in order\"\ndispatch.mode = \"in-order\"\n"
