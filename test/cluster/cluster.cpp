@@ -131,6 +131,8 @@ bool simulation::finds_node_0(std::uint32_t from) const {
 }
 
 void simulation::on_joined(const process& p, nanoseconds began) const {
+  // A replacement looks for node 0. Whoever leads the nodes that have lost node 0 does not meet it.
+  if (p.leads() && p.node() != 0) return;
   const auto at = replaced_.find(p.id());
   RRFP_EXPECT(at == replaced_.end() || began < at->second,
               p.name() + " takes the place of its replacement");
