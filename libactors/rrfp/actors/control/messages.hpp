@@ -3,15 +3,15 @@
 ///   job -> node                 step_over, state_ready, keep_copies, write_report, job_ended
 ///   node -> node                copy_offered, fetch_copy
 ///   node -> stage -> node       report_state, state_reported
-///   job -> stage                restore_state, begin_step, apply_update, take_snapshot,
-///                               copy_state, report_weights, report_progress
+///   job -> stage                begin_step, apply_update, copy_state, report_weights,
+///                               report_progress
 ///   stage -> rank               the same except report_progress, and run_launch, end_step
+///   job -> rank                 restore_state, take_snapshot
 ///   transport -> rank           message (transport.hpp)
-///   rank -> stage               state_restored, arrived, launch_done, rank_step_ended,
-///                               update_applied, snapshot_taken, snapshot_written,
+///   rank -> stage               arrived, launch_done, rank_step_ended, update_applied,
 ///                               stage_weights
-///   stage -> job                state_restored, stage_step_ended, update_applied,
-///                               snapshot_taken, snapshot_written, stage_weights, stage_progress
+///   rank -> job                 state_restored, snapshot_taken, snapshot_written
+///   stage -> job                stage_step_ended, update_applied, stage_weights, stage_progress
 ///   node -> job                 copies_arrive
 ///   any actor -> job            copy_taken, copy_held, failed, suspected, interrupted,
 ///                               drain_asked, batch_given, report_requested

@@ -73,6 +73,9 @@ job_actor::job_actor(caf::actor_config& config, std::shared_ptr<run_context> con
                                                 : std::vector<std::uint32_t>{},
                 setup_.measures_shares}),
       core_(core_options(*context_, recovery_, totals_)) {
+  for (std::uint32_t n = 0; n < context_->nodes(); ++n) nodes_.emplace_back(n);
+  if (const auto* c = context_->in_cluster)
+    for (const auto absent : c->start.absent) std::erase(nodes_, absent);
   // Not through the core, which may have ended the run in the event whose actions threw.
   on_exception(this, [this](const std::string& why) {
     carry_out(job_action::end{job_end::failed, "job: " + why, core_.nothing_lost()});
@@ -117,26 +120,9 @@ caf::behavior job_actor::make_behavior() {
   };
 }
 
-void job_actor::on_exit() {
-  supervisors_.clear();
-  nodes_.clear();
-}
-
 // ---- events
 
-void job_actor::find_actors() {
-  for (std::uint32_t n = 0; n < context_->nodes(); ++n)
-    nodes_.emplace(node_id{n}, context_->actors.node(node_id{n}));
-  if (context_->in_cluster != nullptr)
-    for (const auto absent : context_->in_cluster->start.absent) nodes_.erase(absent);
-  for (std::uint32_t d = 0; d < setup_.replicas; ++d)
-    for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
-      supervisors_[{replica_id{d}, stage_id{s}}] =
-          context_->actors.find(supervisor_of(replica_id{d}, stage_id{s}));
-}
-
 void job_actor::feed(job_event::any e) {
-  if (nodes_.empty()) find_actors();
   for (std::optional next{std::move(e)}; next; next = std::exchange(answer_, std::nullopt))
     for (const auto& action : core_.on(*next, context_->now()))
       std::visit([this](const auto& a) { carry_out(a); }, action);
@@ -258,13 +244,13 @@ void job_actor::carry_out(const job_action::finish_step& a) {
 void job_actor::tell(const step_summary& summary) {
   if (setup_.on_step) setup_.on_step(summary);
   // This node has called on_step.
-  for (const auto& [n, node] : nodes_)
-    if (!node.here()) post(node, step_over{summary});
+  for (const auto n : nodes_)
+    if (const auto node = context_->actors.node(n); !node.here()) post(node, step_over{summary});
 }
 
 void job_actor::carry_out(const job_action::state_ready& a) {
   if (const auto finished = std::exchange(finished_, std::nullopt)) return tell(*finished);
-  for (const auto& [n, node] : nodes_) post(node, a);
+  send_to_nodes(a);
 }
 
 void job_actor::finish_batch() {
@@ -313,9 +299,7 @@ void job_actor::carry_out(const job_action::open_save& a) {
 }
 
 void job_actor::carry_out(const job_action::take_snapshot& a) {
-  // All replicas hold the same tensors.
-  for (const auto& [at, supervisor] : supervisors_)
-    if (at.replica == replica_id{0}) post(supervisor, a);
+  send_to_ranks(a, 1);  // all replicas hold the same tensors
 }
 
 void job_actor::carry_out(const job_action::commit_save&) {
@@ -347,24 +331,24 @@ void job_actor::carry_out(const job_action::end_save& a) {
 
 // ---- actions: recovery
 
-void job_actor::carry_out(const job_action::restore_state& a) { send_to_stages(a); }
+void job_actor::carry_out(const job_action::restore_state& a) { send_to_ranks(a, setup_.replicas); }
 
 void job_actor::carry_out(const job_action::copy_state& a) {
   record_ = totals_.record(context_->now(), core_.last_saved(), saves_ ? saves_->saved() : 0);
   RRFP_CHECK(record_.step == a.step, "copies are made of the last step");
   // If this node is lost before it can say that the first copies are held, the others need it.
   if (a.complete == 0) send_record();
-  for (const auto& [at, supervisor] : supervisors_)
-    if (at.replica == replica_id{0}) post(supervisor, a);
+  for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
+    post(context_->actors.find(supervisor_of(replica_id{0}, stage_id{s})), a);
 }
 
 void job_actor::carry_out(const job_action::keep_copies&) { send_record(); }
 
 void job_actor::send_record() {
-  for (const auto& [n, node] : nodes_) {
+  for (const auto n : nodes_) {
     keep_copies m{record_};
     if (!keeps_details(n)) m.record.details.clear();
-    post(node, std::move(m));
+    post(context_->actors.node(n), std::move(m));
   }
 }
 
@@ -389,7 +373,7 @@ void job_actor::carry_out(const job_action::write_reports& a) {
   auto causes = std::move(asked.causes);
   std::ranges::move(causes_of({setup_.shape, setup_.ranks, setup_.replicas}, asked.states),
                     std::back_inserter(causes));
-  for (const auto& [n, node] : nodes_) post(node, write_report{asked.why, causes});
+  send_to_nodes(write_report{asked.why, causes});
   if (!a.hang) return;
   std::sort(asked.texts.begin(), asked.texts.end());
   hang_ = asked.why;
@@ -431,18 +415,31 @@ void job_actor::carry_out(const job_action::end& a) {
   job_ended over{result_};
   if (recovery_ != nullptr && a.how == job_end::done) over.summary = to_record(result_.summary);
   // First: after a loss, on_end lets this node close its transport at once.
-  for (const auto& [n, node] : nodes_) {
+  for (const auto n : nodes_) {
     auto m = over;
     if (!keeps_details(n)) m.summary.details.clear();
-    post(node, std::move(m));
+    post(context_->actors.node(n), std::move(m));
   }
   on_end_(std::move(result_));
   quit();
 }
 
 template <class Message>
+void job_actor::send_to_nodes(const Message& m) {
+  for (const auto n : nodes_) post(context_->actors.node(n), m);
+}
+
+template <class Message>
 void job_actor::send_to_stages(const Message& m) {
-  for (const auto& [_, supervisor] : supervisors_) post(supervisor, m);
+  for (std::uint32_t d = 0; d < setup_.replicas; ++d)
+    for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
+      post(context_->actors.find(supervisor_of(replica_id{d}, stage_id{s})), m);
+}
+
+template <class Message>
+void job_actor::send_to_ranks(const Message& m, std::uint32_t replicas) {
+  for (const auto& a : setup_.all_ranks())
+    if (a.replica.value() < replicas) post(context_->actors.find({actor_kind::rank, a}), m);
 }
 
 }  // namespace rrfp::actors

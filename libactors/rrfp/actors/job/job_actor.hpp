@@ -33,12 +33,8 @@ class job_actor : public actor_base {
             std::function<void(run_result)> on_end);
 
   caf::behavior make_behavior() override;
-  /// Job and stages refer to each other; this breaks the reference cycle.
-  void on_exit() override;
 
  private:
-  /// All actors are bound before the first message arrives.
-  void find_actors();
   void on_stage_step_ended(stage_step_ended& m);
   void on_stage_weights(stage_weights& m);
   void on_stage_progress(stage_progress& m);
@@ -83,7 +79,13 @@ class job_actor : public actor_base {
   void tell(const step_summary& summary);
   void count(const step_summary& s);
   template <class Message>
+  void send_to_nodes(const Message& m);
+  template <class Message>
   void send_to_stages(const Message& m);
+  /// To the ranks of the first `replicas` replicas, not through their stages: the job waits for the
+  /// answers of all, so no step overtakes the message.
+  template <class Message>
+  void send_to_ranks(const Message& m, std::uint32_t replicas);
   void send_record();
 
   const std::shared_ptr<run_context> context_;
@@ -98,9 +100,8 @@ class job_actor : public actor_base {
   job_core core_;
   std::optional<job_event::any> answer_;
   bool ended_ = false;
-  std::map<stage_key, actor_ref> supervisors_;
-  std::map<node_id, actor_ref> nodes_;  ///< without absent ones
-  apply_update update_;                 ///< of the running step
+  std::vector<node_id> nodes_;  ///< without absent ones
+  apply_update update_;         ///< of the running step
   std::optional<job_saves> saves_;
   /// With on_request: of a step that is over, of which the programs do not know yet.
   std::optional<step_summary> finished_;

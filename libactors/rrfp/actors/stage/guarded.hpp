@@ -27,7 +27,7 @@ auto run_guarded(const tp_rank_setup& rank, Work&& work, Arguments&&... of_it) {
   } catch (const compute::compute_error& e) {
     using enum compute::compute_fault;
     if (e.fault() == data || e.fault() == non_finite_loss)
-      post(rank.supervisor, failed{{e.what(), error_kind::bad_input}});
+      post(rank.job, failed{{e.what(), error_kind::bad_input}});
     else if (e.fault() == collective)
       rank.suspect(e.what());
     else

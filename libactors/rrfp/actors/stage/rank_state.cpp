@@ -23,11 +23,11 @@ void tp_rank::on_take_snapshot(const take_snapshot& m) {
     } catch (const std::exception& e) {
       failure = fmt::format("{}: cannot copy the tensors to save: {}", rank->name(), e.what());
     }
-    post(rank->supervisor, snapshot_taken{m.step, context->now() - begun});
+    post(rank->job, snapshot_taken{m.step, context->now() - begun});
     context->saver->post([m, rank, copies = std::move(copies), failure] {
       const auto& at = rank->address;
       snapshot_written outcome{m.step, {}, 0, 0, failure};
-      if (!failure.empty()) return post(rank->supervisor, std::move(outcome));
+      if (!failure.empty()) return post(rank->job, std::move(outcome));
       try {
         const auto written =
             write_rank(checkpoint::folder_of_save(rank->context->setup.checkpoint->dir, m.step),
@@ -39,7 +39,7 @@ void tp_rank::on_take_snapshot(const take_snapshot& m) {
       } catch (const std::exception& e) {
         outcome.failure = fmt::format("{}: cannot write the tensors: {}", rank->name(), e.what());
       }
-      post(rank->supervisor, std::move(outcome));
+      post(rank->job, std::move(outcome));
     });
   });
 }
@@ -67,7 +67,7 @@ void tp_rank::on_restore_state() {
       const auto state = copy ? state_of_bytes(*copy) : copy.failure();
       const auto restored = state ? rank->compute->restore(*state) : state.failure();
       if (!restored) throw std::runtime_error(restored.message());
-      post(rank->supervisor, state_restored{});
+      post(rank->job, state_restored{});
     });
   });
 }

@@ -32,8 +32,6 @@ stage_supervisor::stage_supervisor(caf::actor_config& config, stage_parts parts,
 caf::behavior stage_supervisor::make_behavior() {
   return {
       [this](stage_ranks& m) { ranks_ = std::move(m.ranks); },
-      [this](const restore_state& m) { send_to_ranks(m); },
-      [this](const state_restored& m) { post(job_, m); },
       [this](const begin_step& m) { begin(m); },
       [this](const arrived& m) { on_arrived(m); },
       [this](const launch_done& m) { on_launch_done(m); },
@@ -51,9 +49,6 @@ caf::behavior stage_supervisor::make_behavior() {
       [this](const report_state& m) {
         post(m.to, state_reported{replica_, stage_, full_report()});
       },
-      [this](const take_snapshot& m) { send_to_ranks(m); },
-      [this](const snapshot_taken& m) { post(job_, m); },
-      [this](snapshot_written& m) { post(job_, std::move(m)); },
       [this](const copy_state& m) { send_to_ranks(m); },
       [this](const report_weights& m) { send_to_ranks(m); },
       [this](stage_weights& m) {
@@ -64,8 +59,6 @@ caf::behavior stage_supervisor::make_behavior() {
         auto now = state();
         post(job_, stage_progress{describe(now), std::move(now)});
       },
-      [this](failed& m) { post(job_, std::move(m)); },
-      [this](suspected& m) { post(job_, std::move(m)); },
       [this](const stop&) {
         notify_core(abort{});
         quit();

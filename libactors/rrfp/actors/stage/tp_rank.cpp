@@ -145,12 +145,12 @@ std::string tp_rank_setup::name() const {
 void tp_rank_setup::fail(const std::string& why) const { report(name() + ": " + why); }
 
 void tp_rank_setup::suspect(const std::string& why) const {
-  post(supervisor, suspected{{why, error_kind::failed}});
+  post(job, suspected{{why, error_kind::failed}});
 }
 
 void tp_rank_setup::report(const std::string& why) const {
   if (health_of(groups))
-    post(supervisor, failed{{why, error_kind::failed}});
+    post(job, failed{{why, error_kind::failed}});
   else
     suspect(why);
 }
