@@ -280,15 +280,8 @@ void tp_rank::begin(const begin_step& m) {
     }
   if (opened_sum_) join_opened_sum(std::move(std::exchange(opened_sum_, std::nullopt)->tensor));
   collective_ns_before_ = setup_->counters->collective_ns.value();
-  const auto microbatches = m.microbatches.of(setup_->address.replica);
-  if (auto* gate = setup_->context->wire->gate()) gate->begin_step(own, step, microbatches);
-  const auto& shape = setup_->context->setup.shape;
-  const auto first = shape.at(virtual_stage_id{0});
-  if (first.stage != setup_->address.stage) return;
-  // F loads its own data, so the first stage's inputs count as arrived.
-  for (std::uint32_t mb = 0; mb < microbatches; ++mb)
-    post(setup_->supervisor,
-         arrived{step, {task_kind::forward, microbatch_id{mb}, first.chunk, setup_->address.rank}});
+  if (auto* gate = setup_->context->wire->gate())
+    gate->begin_step(own, step, m.microbatches.of(own.replica));
 }
 
 void tp_rank::start(const run_launch& l) {
