@@ -298,13 +298,13 @@ void training::on_run_end(const actors::run_end& end) {
 void training::add_run(const job::job& j, const actors::run_result& r) {
   log_->summary(j, r);
   if (!r.trace_gaps.empty()) {
-    trace_complete_ = false;
+    lacks_output_ = true;
     complain("{}: --trace {} has {}", j.name, options_.trace, r.trace_gaps);
   }
   titled_.push_back({j.name, trace_.get()});
   traces_.push_back(std::move(trace_));
   if (r.how != actors::ending::done) return;
-  unsaved_ |= r.summary.last_checkpoint_failed;
+  lacks_output_ |= r.summary.last_checkpoint_failed;
   finished_.push_back({j, r.summary});
 }
 
@@ -344,7 +344,7 @@ actors::ending training::write_outputs(actors::ending how) {
   };
   if (how == ending::done && !compare_runs(finished_)) how = ending::failed;
   // Each failure was reported when it happened. Training is complete, but an output is lost.
-  if (unsaved_ || !trace_complete_) miss();
+  if (lacks_output_) miss();
   if (!options_.trace.empty()) {
     if (auto written = actors::write_chrome_json(options_.trace, titled_); !written) {
       complain("--trace {}", written.message());

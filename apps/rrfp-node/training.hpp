@@ -90,8 +90,7 @@ class training : public actors::job_program {
   std::optional<std::pair<job::job, actors::run_result>> held_;
   std::vector<std::unique_ptr<actors::trace_recorder>> traces_;
   std::vector<actors::titled_trace> titled_;
-  bool unsaved_ = false;
-  bool trace_complete_ = true;
+  bool lacks_output_ = false;  ///< the last checkpoint of a run, or a part of its trace
   std::string printed_report_;
 
   // Of the current run.
