@@ -309,7 +309,15 @@ void tp_rank::start(const run_launch& l) {
                          });
 }
 
-void tp_rank::end_without_update(step_id step) {
+void tp_rank::end(step_id step) {
+  // All tasks have ended, and the sum over the replicas has not begun.
+  in_collectives_ =
+      static_cast<std::int64_t>(setup_->counters->collective_ns.value() - collective_ns_before_);
+  if (purpose_ == compute::step_purpose::training) {
+    sum_waits_ = awaits_sum_;
+    if (!sum_waits_) sum_gradients(step);
+    return;
+  }
   on_device(setup_, [step, in_collectives = in_collectives_, rank = setup_] {
     auto losses = rank->compute->losses();
     const auto peak = rank->compute->peak_bytes();
@@ -317,15 +325,6 @@ void tp_rank::end_without_update(step_id step) {
     post(rank->supervisor,
          rank_step_ended{step, rank->address.rank, std::move(losses), {}, peak, in_collectives});
   });
-}
-
-void tp_rank::end(step_id step) {
-  // All tasks have ended, and the sum over the replicas has not begun.
-  in_collectives_ =
-      static_cast<std::int64_t>(setup_->counters->collective_ns.value() - collective_ns_before_);
-  if (purpose_ != compute::step_purpose::training) return end_without_update(step);
-  sum_waits_ = awaits_sum_;
-  if (!sum_waits_) sum_gradients(step);
 }
 
 void tp_rank::sum_gradients(step_id step) {

@@ -85,8 +85,6 @@ class tp_rank : public actor_base, public runs_anywhere {
   void on_copy_state(const copy_state& m);
   void on_restore_state();
   void join_tied_if_both();
-  /// Ends an evaluation, which has no gradients to sum.
-  void end_without_update(step_id step);
 
   /// Shared with running launches, which may outlive the actor.
   const std::shared_ptr<const tp_rank_setup> setup_;
