@@ -116,7 +116,10 @@ status training_loop::recover(const std::function<void()>& look) {
     return error{"recover(): expected a run that has lost a process, got one that goes on"};
   if (ended_.how != ending::node_lost || is_finished_ || !runner_.joinable()) return failure();
   if (!wait_for_rest())
-    return error{"recover(): a user function has not returned", error_kind::failed};
+    return error{
+        "recover(): the run has not ended, because a user function has not returned or a process "
+        "does not answer",
+        error_kind::failed};
   runner_.join();
   const bool joins_again = end_session(ended_) == aftermath::joins_again;
   auto begun = joins_again ? begin(look) : error{member_->outcome().message, error_kind::node_lost};
