@@ -107,5 +107,8 @@ def is_dynamic_rotary(module):
 
 
 def one_line(e):
-    first = str(e).strip().split("\n")[0]
+    try:
+        first = str(e).strip().split("\n")[0]
+    except Exception:  # of its __str__(); the name of the class remains
+        first = ""
     return f"{type(e).__name__}: {first}" if first else type(e).__name__

@@ -125,6 +125,7 @@ def train(chunks, style, options, count=6, counts=(), dtype=torch.float32, rows=
             target_mbs=targets if chunks * ranks - 1 in own else None,
             losses=found,
             return_outputs=False,
+            finalize_gradients=style != "loop",  # all the same without FSDP
         )
         losses += found
         for optimizer in optimizers:

@@ -54,6 +54,19 @@ def test_an_exception_of_a_part_is_the_cause_and_names_stage_and_task():
     assert str(copy) == str(raised.value) and copy.kind == raised.value.kind
 
 
+def test_an_exception_without_a_text_is_named_by_its_class():
+    class Mute(Exception):
+        def __str__(self):
+            raise ValueError("no text")
+
+    class Raising(torch.nn.Linear):
+        def forward(self, x):
+            raise Mute
+
+    with pytest.raises(rrfp.Error, match=r"^stage 0, F0 of step 1: Mute$"):
+        step([Raising(16, 16), torch.nn.Linear(16, 16)])
+
+
 def test_a_part_that_changes_its_input_in_place_is_told_so():
     first, second = mlp(2)
     with pytest.raises(rrfp.Error, match="^stage 1, F0 of step 1: RuntimeError: forward changes its input in place"):

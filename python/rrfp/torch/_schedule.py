@@ -162,7 +162,8 @@ class ReadySchedule(PipelineScheduleMulti):
         As in torch's schedules, the rank of the first stage passes the arguments and the rank of the last stage the
         target. Pass them whole, or already split as arg_mbs, kwarg_mbs and target_mbs: lists whose length may differ
         from n_microbatches. `losses` gets the loss of each microbatch. On the rank of the last stage, returns the
-        merged outputs, or a list if they cannot be merged, unless return_outputs=False.
+        merged outputs, or a list if they cannot be merged, unless return_outputs=False. finalize_gradients=False leaves
+        the reduction and the scaling of the gradients of FSDP stages to a later step.
         """
         if self._has_backward and self._backward_requires_autograd and not torch.is_grad_enabled():
             raise RuntimeError("step() needs gradients, got torch.no_grad(): call eval() for forwards alone")
@@ -174,7 +175,7 @@ class ReadySchedule(PipelineScheduleMulti):
         for part in reversed(self._parts):
             if not self._has_backward:
                 part.release()
-            elif finalize_gradients:
+            elif finalize_gradients or not part.is_sharded:
                 part.end(batch.n if self.scale_grads else 1)
         if not any(stage.is_last for stage in self._stages):
             return None

@@ -151,12 +151,10 @@ class tracer {
   }
 
   std::string cause_of_missing_input(place here, const task& t, rank_set missing) {
-    const auto producer = job_.shape.producer_of(here.stage, t);
-    if (!producer)
-      return fmt::format("{}: data of {} is missing on {}", name_of(here), to_string(t),
-                         to_text(missing));
-    const place from{here.replica, producer->stage};
-    const task wanted{t.kind, t.mb, producer->what.chunk};
+    // The data of the first part is never missing: it counts as arrived when a step begins.
+    const auto producer = job_.shape.producer_of(here.stage, t).value();
+    const place from{here.replica, producer.stage};
+    const task wanted{t.kind, t.mb, producer.what.chunk};
     const auto at = states_.find(from);
     const auto step = states_.at(here)->core.step;
     const bool left =

@@ -103,11 +103,11 @@ void stage_supervisor::begin(const begin_step& m) try {
     }
   is_quick_ = true;
   notify_core(begun);
-  const auto first = context_->setup.shape.at(virtual_stage_id{0});
   // F loads its own data, so the inputs of the first part count as arrived.
-  for (std::uint32_t mb = 0; first.stage == stage_ && mb < microbatches; ++mb)
-    for (std::uint32_t r = 0; r < core_.config().ranks; ++r)
-      notify_core(input_arrived{task_kind::forward, microbatch_id{mb}, first.chunk, rank_id{r}});
+  if (const auto first = context_->setup.shape.at(virtual_stage_id{0}); first.stage == stage_)
+    for (std::uint32_t mb = 0; mb < microbatches; ++mb)
+      for (std::uint32_t r = 0; r < core_.config().ranks; ++r)
+        notify_core(input_arrived{task_kind::forward, microbatch_id{mb}, first.chunk, rank_id{r}});
   send_to_ranks(m);
   for (const auto& early : std::exchange(early_, {})) on_arrived(early);
   request_decision();
