@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <thread>
 
 #include <ATen/autocast_mode.h>
 #include <torch/nn.h>
@@ -488,6 +489,24 @@ TEST_CASE("models of several kinds equal a plain loop with every policy") {
 TEST_CASE("one node of several", "[.][node]") {
   REQUIRE(std::getenv("NNODES") != nullptr);
   for (const auto& [name, k] : kinds()) train_with_every_policy(name, k, 4, false);
+}
+
+TEST_CASE("the state after each step, on nodes of which one has begun the next step", "[.][node]") {
+  auto j = job_of();
+  j.pipeline.stages = layers;
+  auto p = pipeline::open(j, small_options()).value();
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    REQUIRE(p->step(batch_of(step)).ok());
+    if (std::getenv("NODE_RANK") == std::string{"1"})
+      std::this_thread::sleep_for(std::chrono::milliseconds{100});
+    const auto state = p->state_dict();
+    INFO((state ? std::string{} : state.message()));
+    REQUIRE(state.ok());
+    REQUIRE(p->load_state_dict(*state).ok());
+  }
+  // The leading node must not finish while another one asks.
+  CHECK(p->step(batch_of(4)).ok());
+  CHECK(p->finish().ok());
 }
 
 TEST_CASE("models of several kinds equal a plain loop in several processes") {

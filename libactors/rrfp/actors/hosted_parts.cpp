@@ -224,7 +224,8 @@ std::vector<std::future<void>> hosted_parts::post_to_ranks(const rank_work& work
     const auto& [address, compute] = computes_[i];
     const auto done = std::make_shared<std::promise<void>>();
     all.push_back(done->get_future());
-    devices_[i]->post([work, done, address = address, compute = compute] {
+    const std::lock_guard lock{posted_mutex_};
+    posted_[address].emplace_back([work, done, address = address, compute = compute] {
       try {
         work(address, *compute);
         done->set_value();
@@ -233,12 +234,28 @@ std::vector<std::future<void>> hosted_parts::post_to_ranks(const rank_work& work
       }
     });
   }
+  // Outside the lock: the thread that posts may run it.
+  for (std::size_t i = 0; i < devices_.size(); ++i)
+    devices_[i]->post([this, at = computes_[i].first] { run_posted(at); });
   return all;
+}
+
+void hosted_parts::run_posted(const rank_address& at) {
+  std::unique_lock lock{posted_mutex_};
+  const auto posted = std::exchange(posted_[at], {});
+  lock.unlock();
+  for (const auto& work : posted) work();
+}
+
+void hosted_parts::drop_posted() {
+  const std::lock_guard lock{posted_mutex_};
+  posted_.clear();
 }
 
 void hosted_parts::release_devices() {
   timer_.reset();
   devices_.clear();
+  drop_posted();
   shared_devices_.clear();
   computes_.clear();
   with_memory_.reset();

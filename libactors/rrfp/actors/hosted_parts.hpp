@@ -5,6 +5,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,6 +41,10 @@ class hosted_parts {
   /// Runs `work` for each rank, on the thread of its device. Call before release_devices(); what
   /// has not run by then breaks its promise.
   std::vector<std::future<void>> post_to_ranks(const rank_work& work);
+  /// On the thread of this rank: runs what post_to_ranks() has left for it. Thread-safe.
+  void run_posted(const rank_address& at);
+  /// Thread-safe.
+  void drop_posted();
 
   rank_groups& groups() { return groups_; }
   const std::shared_ptr<metrics::run_counters>& counters() const { return counters_; }
@@ -82,6 +87,8 @@ class hosted_parts {
   std::vector<std::unique_ptr<device>> devices_;
   /// What the ranks compute by, in the order of devices_.
   std::vector<std::pair<rank_address, std::shared_ptr<compute::rank_compute>>> computes_;
+  std::mutex posted_mutex_;
+  std::map<rank_address, std::vector<std::function<void()>>> posted_;
   node_parts parts_;
   std::map<stage_id, compute::tie> sides_;
   /// The checkpoint to resume from, while ranks are made.

@@ -209,7 +209,7 @@ void training_loop::set_hooks(session_setup& setup) {
     notify();
   };
   setup.on_ending = [this](const run_result& r) { end(r); };
-  setup.before_step = [this](step_id step) { wait_for_batch(step); };
+  setup.before_step = std::bind_front(&training_loop::wait_for_batch, this);
   setup.has_batch = [this](step_id step) {
     const std::lock_guard lock{mutex_};
     return fed_ == step;

@@ -118,8 +118,10 @@ class open_session final : public session {
     const auto until = std::chrono::steady_clock::now() + limit;
     try {
       for (auto& one : all) {
-        if (one.wait_until(until) != std::future_status::ready)
+        if (one.wait_until(until) != std::future_status::ready) {
+          hosted_.drop_posted();
           return error{"the ranks are busy", error_kind::failed};
+        }
         one.get();
       }
     } catch (const std::future_error&) {
@@ -158,7 +160,7 @@ class open_session final : public session {
   node_id leader() const { return cluster_ ? cluster_->members->leader() : node_id{0}; }
   bool leads() const { return node() == leader(); }
 
-  std::shared_ptr<run_context> make_context(const cluster_link* link) const {
+  std::shared_ptr<run_context> make_context(const cluster_link* link) {
     const auto context = std::make_shared<run_context>(
         setup_, node(),
         [this](const rank_address& a) {
@@ -172,6 +174,7 @@ class open_session final : public session {
     context->start = opened_.start;
     context->counters = counters_;
     context->watches = hosted_.watches();
+    context->run_posted = [this](const rank_address& at) { hosted_.run_posted(at); };
     return context;
   }
 

@@ -126,8 +126,9 @@ struct session_setup {
   /// `tell`.
   std::function<status(const std::vector<std::string>&)> hear;
   /// Called on the thread of each rank before it begins a step; may wait until the program has
-  /// given the batch of the step. What it throws fails the run. May be empty.
-  std::function<void(step_id)> before_step;
+  /// given the batch of the step, and calls `meanwhile` every few milliseconds while it waits. What
+  /// it throws fails the run. May be empty.
+  std::function<void(step_id, const std::function<void()>& meanwhile)> before_step;
   /// Whether the program has given the batch of the step, for hang reports. Called concurrently.
   /// Empty: the program gives no batches.
   std::function<bool(step_id)> has_batch;

@@ -50,13 +50,20 @@ void training_loop::report(std::string why) {
   if (session_ != nullptr) session_->report(std::move(why));
 }
 
-void training_loop::wait_for_batch(step_id step) {
+void training_loop::wait_for_batch(step_id step, const std::function<void()>& meanwhile) {
+  constexpr std::chrono::milliseconds moment{5};
+  const auto limit = clock::now() + patience_of(job_);
   std::unique_lock lock{mutex_};
   awaited_ = step;
-  if (!changed_.wait_for(lock, patience_of(job_), [&] { return over_ || fed_ == step; }))
-    throw std::runtime_error(
-        fmt::format("this process did not get the batch of {} in time, but other processes did",
-                    to_string(step)));
+  while (!changed_.wait_for(lock, moment, [&] { return over_ || fed_ == step; })) {
+    if (clock::now() > limit)
+      throw std::runtime_error(
+          fmt::format("this process did not get the batch of {} in time, but other processes did",
+                      to_string(step)));
+    lock.unlock();
+    meanwhile();
+    lock.lock();
+  }
   awaited_.reset();
   if (fed_ != step) throw std::runtime_error("the training is over");
 }
@@ -219,6 +226,7 @@ status training_loop::save(const std::function<void()>& look) {
     return job::blame(job_, "checkpoint.dir", "save() expects a folder, got none");
   if (accumulates_) return error{"save(): expected a step that updates, got waiting gradients"};
   if (is_over()) return failure();
+  if (caller_) caller_->expect_caller();
   if (leads()) member_->session().demand(job_demand::save);
   const auto limit = leads() ? std::nullopt : std::optional{clock::now() + patience_of(job_)};
   if (!wait_for_state(look, limit))
@@ -271,7 +279,11 @@ status training_loop::for_each_compute(std::function<status(compute::rank_comput
           all->first = within(fmt::format("stage {}", at.stage.value()), one.failure());
       },
       patience_of(job_));
-  return done ? all->first : done;
+  if (done) return all->first;
+  // If the session has ended, the cause is that of the run.
+  std::unique_lock lock{mutex_};
+  constexpr std::chrono::seconds moment{1};
+  return changed_.wait_for(lock, moment, [&] { return over_; }) ? failure() : done;
 }
 
 std::string training_loop::metrics_text() const {

@@ -149,7 +149,7 @@ class training_loop : public std::enable_shared_from_this<training_loop> {
   /// Blocks a rank until pass() has fed the step, also a rank without data: a program that still
   /// prepares its batch may draw from generators that forwards would disturb. Throws after a limit,
   /// or if the run is over.
-  void wait_for_batch(step_id step);
+  void wait_for_batch(step_id step, const std::function<void()>& meanwhile);
   /// Ends the training if other processes have begun another step than this one for too long.
   void check_begun(step_id own, std::optional<clock::time_point>& differs_since);
   /// Computes meanwhile, if this thread does. `is_done` is called with mutex_ locked, `look`

@@ -116,10 +116,15 @@ bool caller_queue::has_work_within(std::unique_lock<std::mutex>& lock,
   return changed_.wait_until(lock, begun + limit, may_go_on);
 }
 
+void caller_queue::expect_caller() {
+  const std::lock_guard lock{mutex_};
+  has_caller_ = true;
+}
+
 void caller_queue::want(step_id step) {
+  expect_caller();
   const std::lock_guard lock{mutex_};
   wanted_ = step;
-  has_caller_ = true;
 }
 
 void caller_queue::forget() {

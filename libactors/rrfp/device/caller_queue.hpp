@@ -26,8 +26,10 @@ class caller_queue {
   /// Runs work on this thread until `is_done` returns true, which is asked after each piece of work
   /// and after wake(). `look` is called about every 50 ms without work. One thread at a time.
   void run_until(const std::function<bool()>& is_done, const std::function<void()>& look);
-  /// Before run_until(): its work may begin. Work of other steps waits; other nodes may have begun
-  /// the next one.
+  /// Before run_until(): from now on work waits for it.
+  void expect_caller();
+  /// expect_caller(), and the work of this step may begin. Work of other steps waits; other nodes
+  /// may have begun the next one.
   void want(step_id step);
   /// Before a run: no step is wanted yet, also not the one that the run before has not completed.
   void forget();
@@ -60,7 +62,7 @@ class caller_queue {
   std::condition_variable changed_;
   std::deque<item> items_;
   const caller_device* running_ = nullptr;
-  bool has_caller_ = false;  ///< from want() to the end of run_until()
+  bool has_caller_ = false;  ///< from expect_caller() to the end of run_until()
   bool woken_ = false;
   std::optional<step_id> wanted_;
 };

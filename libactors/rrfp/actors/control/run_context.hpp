@@ -38,6 +38,8 @@ struct run_context {
   compute_thread* saver = nullptr;             ///< writes checkpoints; null: none are made
   std::shared_ptr<copy_exchange> copies;       ///< for recovery; null: none are made
   std::function<void(step_id)> on_step_begun;  ///< called by every stage; may be empty
+  /// On the thread of a rank: runs what the program wants of the rank between two steps.
+  std::function<void(const rank_address&)> run_posted;
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   /// The counters of the stages and ranks hosted here.
   std::shared_ptr<metrics::run_counters> counters = std::make_shared<metrics::run_counters>();

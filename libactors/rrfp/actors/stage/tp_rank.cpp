@@ -267,7 +267,8 @@ void tp_rank::begin(const begin_step& m) {
   purpose_ = m.purpose;
   setup_->device->begin_step(step);
   on_device(setup_, [m, rank = setup_] {
-    if (const auto& wait = rank->context->setup.before_step) wait(m.step);
+    if (const auto& wait = rank->context->setup.before_step)
+      wait(m.step, [&rank] { rank->context->run_posted(rank->address); });
     rank->compute->begin_step(m.step, m.purpose, m.microbatches);
   });
   opens_sum_.reset();
