@@ -59,7 +59,9 @@ TEST_CASE("node 0 waits for the others at the rendezvous, whoever is lost") {
   c.note_joined(node_id{0}, nodes({0, 1, 2}), {zero, one, two});
   CHECK_FALSE(c.has_others());
   c.note_lost(node_id{2}, true);
+  CHECK(c.quorum() == nodes({0, 1, 2}));
   c.note_lost(node_id{0}, true);
+  CHECK(c.quorum().empty());
   CHECK(tried(c, 2) == std::vector{rendezvous, rendezvous});
 }
 

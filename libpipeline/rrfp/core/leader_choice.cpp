@@ -22,6 +22,8 @@ void leader_choice::note_joined(node_id own, std::set<node_id> present,
 
 void leader_choice::note_lost(node_id node, bool is_silent) {
   expected_.erase(node);
+  // The others may have gone on without this process, and may even be done.
+  if (node == own_) present_.clear();
   if (node != node_of(leader_)) return;
   is_leader_lost_ = true;
   // If only its connection broke, it lives; and a new process of node 0 may be there already. But a

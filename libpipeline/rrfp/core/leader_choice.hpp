@@ -25,7 +25,7 @@ class leader_choice {
   bool is_first() const { return candidate_ == 0; }
   /// The nodes that were there before a loss, without the lost one, and those that wait.
   const std::set<node_id>& expected() const { return expected_; }
-  /// The nodes that were there before a loss.
+  /// The nodes that were there before a loss. Empty if this node was lost itself.
   const std::set<node_id>& quorum() const { return present_; }
   /// Where the process of a node listens, if it is a successor.
   std::optional<successor> place_of(node_id node) const;
@@ -50,7 +50,7 @@ class leader_choice {
   std::optional<successor> leader_;  ///< of the last membership
   bool is_leader_lost_ = false;
   std::vector<successor> successors_;
-  std::set<node_id> present_;  ///< in the last membership
+  std::set<node_id> present_;  ///< as quorum()
   std::set<node_id> expected_;
   /// One is tried after the other, again and again.
   std::vector<std::optional<successor>> candidates_{std::nullopt};

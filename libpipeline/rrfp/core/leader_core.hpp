@@ -55,8 +55,7 @@ class leader_core {
       : common_(std::move(options)),
         by_node_(common_.options.nodes),
         contributions_(common_.options.nodes),
-        contributions_missing_(common_.options.nodes),
-        goes_on_(common_.options.again) {}
+        contributions_missing_(common_.options.nodes) {}
   leader_core(leader_core&&) = default;  // no copies: by_node_ points into peers_
 
   /// The actions, to be carried out in this order.
@@ -200,7 +199,6 @@ class leader_core {
   std::vector<shared_bytes> contributions_;
   std::size_t contributions_missing_ = 0;
   std::uint64_t round_ = 0;  ///< of them
-  bool goes_on_;             ///< a process has been a member before: the job has begun
   std::set<node_id> absent_;
   std::set<node_id> examining_;
   std::set<node_id> gone_;  ///< do not go on

@@ -114,7 +114,6 @@ void leader_core::introduce_node(peer& p, const any_message& m) {
   refused_.erase(p.node.value());
   ++joined_;
   last_joined_ = now_;
-  goes_on_ |= p.again;
   report_missing_nodes();
   start_if_complete();
 }
@@ -131,7 +130,8 @@ bool leader_core::is_back(node_id node) const {
 }
 
 std::vector<std::set<node_id>> leader_core::quorums() const {
-  std::vector<std::set<node_id>> all{common_.options.quorum};
+  std::vector<std::set<node_id>> all;
+  if (!common_.options.quorum.empty()) all.push_back(common_.options.quorum);
   for (const auto* p : by_node_) {
     if (p == nullptr || p->at != stage::joined || p->quorum.empty()) continue;
     auto& of_peer = all.emplace_back();
@@ -170,7 +170,7 @@ void leader_core::after(const event::examined& e) {
 
 bool leader_core::is_enough() {
   const auto& o = common_.options;
-  if (!goes_on_ || !o.hosts.may_lack_nodes()) return false;
+  if (!o.hosts.may_lack_nodes()) return false;
   const bool have_come = !o.expected.empty() && std::ranges::all_of(o.expected, [this](node_id n) {
     return has_joined(n);
   });
@@ -180,7 +180,10 @@ bool leader_core::is_enough() {
   for (std::uint32_t n = 0; n < o.nodes; ++n)
     if (!has_joined(node_id{n})) missing.emplace_back(n);
   if (!o.hosts.without(missing)) return false;
-  if (std::ranges::all_of(quorums(), [this](const auto& of) { return is_quorum(of); })) return true;
+  // None: the job has not begun, or its nodes are not here.
+  const auto all = quorums();
+  if (all.empty()) return false;
+  if (std::ranges::all_of(all, [this](const auto& of) { return is_quorum(of); })) return true;
   if (is_late && now_ >= examine_due_) examine_missing(false);
   return false;
 }
