@@ -67,7 +67,7 @@ def arguments():
     option("lora", 0, "rank of adapters of peft, which are trained alone; 0: the whole model is trained", at_least(0))
     option("targets", None, "modules with adapters, by commas, or all-linear; peft has a list for each family", str)
     option("dtype", "float32", "of the weights; adapters are float32", choices=["float32", "bfloat16", "float16", "float64"])
-    option("held-out", 0.1, "share of the chats for evaluation, below 1", at_least(0, float))
+    option("held-out", 0.1, "share of the chats for evaluation, below 1; at least one chat", at_least(0, float))
     option("every", 20, "steps between two evaluations, and between two checkpoints", at_least(1))
     option("seed", 1, "of the order of the rows, dropout and new adapters", at_least(0))
     option("schedule", "linear", "of the learning rate", choices=["linear", "cosine"])
@@ -123,15 +123,21 @@ def tokens_of(chat, tokenizer, length):
     else:
         render = functools.partial(apply, tokenize=False)
         text = render(messages)
-        learned = [False] * len(text)
+        learned = []
         for i, message in enumerate(messages):
             if message["role"] == "assistant":
+                if i == 0:
+                    raise ValueError("a chat that begins with the assistant needs a template with {% generation %} markers")
                 before, after = render(messages[:i], add_generation_prompt=True), render(messages[: i + 1])
                 if not (text.startswith(after) and after.startswith(before)):
                     raise ValueError("the chat template writes earlier messages anew: it needs {% generation %} markers")
-                learned[len(before) : len(after)] = [True] * (len(after) - len(before))
+                learned.append((len(before), len(after)))
         found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        ids, spoken = found["input_ids"], [end > at and learned[at] for at, end in found["offset_mapping"]]
+        ids, spoken = found["input_ids"], []
+        last = 0  # Some tokenizers leave white space out of the offsets.
+        for at, end in found["offset_mapping"]:
+            spoken.append(any(begin < end and min(at, last) < stop for begin, stop in learned))
+            last = max(last, end)
     return ids[:length], [i if s else IGNORED for i, s in zip(ids, spoken)][:length]
 
 
@@ -228,15 +234,18 @@ def add_adapters(parts, given):
 
     targets = given.targets if given.targets in (None, "all-linear") else given.targets.split(",")
     config = peft.LoraConfig(r=given.lora, lora_alpha=2 * given.lora, target_modules=targets, task_type="CAUSAL_LM")
-    failures = []
+    failures, cannot = [], []  # of parts without targets, too
     for part in parts:
         own = copy.copy(config)  # peft puts the names in the part into it
         absent = [name for name, m in part.model.named_modules() if type(m).__name__ == "Absent"]  # here
-        own.exclude_modules = [name for name in absent if name.rpartition(".")[2] in (targets or [])] or None
+        of_targets = lambda name: any(f".{name}".endswith(f".{target}") for target in targets or [])
+        own.exclude_modules = [name for name in absent if of_targets(name)] or None
         try:
             peft.inject_adapter_in_model(own, part.model)
         except ValueError as e:
             failures.append(f"layers {part.first} to {part.end - 1}: {e}")
+            has_targets = any(of_targets(name) and name not in absent for name, _ in part.model.named_modules())
+            cannot += failures[-1:] if has_targets else []
         if part.tied_parameter and part.tied_parameter not in dict(part.named_parameters()):
             sys.exit("--targets: expected neither the head nor the embedding, which are tied in this model")
         for name, p in part.named_parameters():
@@ -249,6 +258,8 @@ def add_adapters(parts, given):
                 torch.nn.init.kaiming_uniform_(p, math.sqrt(5), generator=generator)
             if "lora_embedding_B" in name:
                 torch.nn.init.normal_(p, generator=generator)
+    for why in sum(of_all_processes(cannot), []):
+        sys.exit(f"--targets: {why}")
     of_all = of_all_processes(failures)
     if all(len(failures) == (len(parts) if WORLD == 1 else 1) for failures in of_all):
         sys.exit(f"--targets: nothing to train in {of_all[0][0]}")
