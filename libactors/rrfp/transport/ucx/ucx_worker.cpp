@@ -72,6 +72,13 @@ void configure(ucp_config_t* config, const ucx_options& options) {
     ucp_config_modify(config, "MM_ERROR_HANDLING", "y");
 }
 
+/// Which transports it was told to use, for errors.
+std::string chosen_by(const ucx_options& options) {
+  if (const char* const chosen = std::getenv("UCX_TLS"))
+    return std::string{" with UCX_TLS="} + chosen;
+  return options.tls.empty() ? "" : " with transport.tls = \"" + options.tls + "\"";
+}
+
 }  // namespace
 
 std::string said(ucs_status_t code) {
@@ -93,7 +100,7 @@ result<worker> worker::open(const ucx_options& options) {
   ucp_context_h context = nullptr;
   const auto initialised = ucp_init(&params, config, &context);
   ucp_config_release(config);
-  if (initialised != UCS_OK) return ucx_error("initialising UCX (UCX_TLS?)", initialised);
+  if (initialised != UCS_OK) return ucx_error("initialising UCX" + chosen_by(options), initialised);
   worker w;
   w.context_.reset(context);
 
