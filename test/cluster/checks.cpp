@@ -76,9 +76,10 @@ void checkers::on_clock_offset(const process& by, nanoseconds found, nanoseconds
                                        fault_kind::power_loss, fault_kind::clock_jump};
   for (const auto kind : disturbing)
     if (sim_.w.c.has(kind)) return;
-  // The best of the 64 last round trips may be old, and two clocks drift apart by 1,000 ppm at
-  // most.
-  const auto drift = 64 * sim_.w.c.heartbeat / 1'000;
+  // The best of the 64 last round trips may be old, and the two clocks drift apart meanwhile.
+  const auto& ppm = sim_.w.c.drift_ppm;
+  const auto drift =
+      64 * sim_.w.c.heartbeat / 1'000'000 * std::abs(ppm[by.leader().value()] - ppm[by.node()]);
   RRFP_EXPECT(std::abs(found - expected) < 3 * ms + drift,
               by.name() + " takes the clock of node 0 to be " + std::to_string(found / us) +
                   " us ahead of its own, expected " + std::to_string(expected / us) + " us");
