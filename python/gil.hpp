@@ -36,6 +36,7 @@ auto unless_ended(Work work) {
   }
 }
 
+/// Runs `work` with the GIL, unless the interpreter is gone.
 template <class Work>
 auto holding_gil(Work work) {
   return unless_ended([&] {

@@ -234,7 +234,7 @@ def add_adapters(parts, given):
 
     targets = given.targets if given.targets in (None, "all-linear") else given.targets.split(",")
     config = peft.LoraConfig(r=given.lora, lora_alpha=2 * given.lora, target_modules=targets, task_type="CAUSAL_LM")
-    failures, cannot = [], []  # of parts without targets, too
+    failures = []  # and whether the part has targets
     for part in parts:
         own = copy.copy(config)  # peft puts the names in the part into it
         absent = [name for name, m in part.model.named_modules() if type(m).__name__ == "Absent"]  # here
@@ -243,9 +243,8 @@ def add_adapters(parts, given):
         try:
             peft.inject_adapter_in_model(own, part.model)
         except ValueError as e:
-            failures.append(f"layers {part.first} to {part.end - 1}: {e}")
             has_targets = any(of_targets(name) and name not in absent for name, _ in part.model.named_modules())
-            cannot += failures[-1:] if has_targets else []
+            failures.append((f"layers {part.first} to {part.end - 1}: {e}", has_targets))
         if part.tied_parameter and part.tied_parameter not in dict(part.named_parameters()):
             sys.exit("--targets: expected neither the head nor the embedding, which are tied in this model")
         for name, p in part.named_parameters():
@@ -258,11 +257,12 @@ def add_adapters(parts, given):
                 torch.nn.init.kaiming_uniform_(p, math.sqrt(5), generator=generator)
             if "lora_embedding_B" in name:
                 torch.nn.init.normal_(p, generator=generator)
-    for why in sum(of_all_processes(cannot), []):
-        sys.exit(f"--targets: {why}")
     of_all = of_all_processes(failures)
+    for why, has_targets in sum(of_all, []):
+        if has_targets:
+            sys.exit(f"--targets: {why}")
     if all(len(failures) == (len(parts) if WORLD == 1 else 1) for failures in of_all):
-        sys.exit(f"--targets: nothing to train in {of_all[0][0]}")
+        sys.exit(f"--targets: nothing to train in {of_all[0][0][0]}")
     config.base_model_name_or_path = given.model
     config.target_modules = targets or own.target_modules
     return config

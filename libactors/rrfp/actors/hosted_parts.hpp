@@ -38,12 +38,12 @@ class hosted_parts {
   node_parts take(const std::map<stage_id, compute::tie>& sides);
   std::size_t ranks() const { return devices_.size(); }
 
-  /// Runs `work` for each rank, on the thread of its device. Call before release_devices(); what
-  /// has not run by then breaks its promise.
+  /// Runs `work` for each rank, on the thread of its device. Call before release_devices(), which
+  /// drops what has not run by then.
   std::vector<std::future<void>> post_to_ranks(const rank_work& work);
   /// On the thread of this rank: runs what post_to_ranks() has left for it. Thread-safe.
   void run_posted(const rank_address& at);
-  /// Thread-safe.
+  /// Breaks the promises of what has not begun. Thread-safe.
   void drop_posted();
 
   rank_groups& groups() { return groups_; }

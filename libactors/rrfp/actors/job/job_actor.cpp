@@ -175,7 +175,7 @@ void job_actor::carry_out(const job_action::begin_step& a) {
   if (!std::ranges::all_of(shares_.shares, [this](auto n) { return is_defined(n); }))
     shares_ = {std::move(counts)};
   totals_.begin_step(a.step, purpose, shares_, context_->now());
-  send_to_stages(begin_step{a.step, purpose, shares_});
+  send_to_stages(begin_step{a.step, purpose, shares_}, setup_.replicas);
 }
 
 bool job_actor::is_defined(std::uint32_t microbatches) {
@@ -219,7 +219,9 @@ void job_actor::carry_out(const job_action::add_up& a) {
   answer(job_event::added_up{a.step});
 }
 
-void job_actor::carry_out(const job_action::apply_update&) { send_to_stages(update_); }
+void job_actor::carry_out(const job_action::apply_update&) {
+  send_to_stages(update_, setup_.replicas);
+}
 
 void job_actor::carry_out(const job_action::finish_step& a) {
   const auto& summary = totals_.finish_step(context_->now());
@@ -338,8 +340,7 @@ void job_actor::carry_out(const job_action::copy_state& a) {
   RRFP_CHECK(record_.step == a.step, "copies are made of the last step");
   // If this node is lost before it can say that the first copies are held, the others need it.
   if (a.complete == 0) send_record();
-  for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
-    post(context_->actors.find(supervisor_of(replica_id{0}, stage_id{s})), a);
+  send_to_stages(a, 1);  // all replicas hold the same tensors
 }
 
 void job_actor::carry_out(const job_action::keep_copies&) { send_record(); }
@@ -365,7 +366,7 @@ void job_actor::carry_out(const job_action::ask_progress& a) {
     inquiry_->why = fmt::format("no task finished for {:.1f} s", seconds(a.silence));
     if (!a.why.empty()) inquiry_->causes.push_back(a.why);
   }
-  send_to_stages(report_progress{});
+  send_to_stages(report_progress{}, setup_.replicas);
 }
 
 void job_actor::carry_out(const job_action::write_reports& a) {
@@ -389,7 +390,9 @@ void job_actor::carry_out(const job_action::set_timer& a) {
 
 // ---- actions: the end
 
-void job_actor::carry_out(const job_action::report_weights& a) { send_to_stages(a); }
+void job_actor::carry_out(const job_action::report_weights& a) {
+  send_to_stages(a, setup_.replicas);
+}
 
 void job_actor::carry_out(const job_action::compare_weights&) {
   std::vector<std::uint64_t> weights;
@@ -430,8 +433,8 @@ void job_actor::send_to_nodes(const Message& m) {
 }
 
 template <class Message>
-void job_actor::send_to_stages(const Message& m) {
-  for (std::uint32_t d = 0; d < setup_.replicas; ++d)
+void job_actor::send_to_stages(const Message& m, std::uint32_t replicas) {
+  for (std::uint32_t d = 0; d < replicas; ++d)
     for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
       post(context_->actors.find(supervisor_of(replica_id{d}, stage_id{s})), m);
 }

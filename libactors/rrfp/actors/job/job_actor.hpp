@@ -80,10 +80,11 @@ class job_actor : public actor_base {
   void count(const step_summary& s);
   template <class Message>
   void send_to_nodes(const Message& m);
+  /// To those of the first `replicas` replicas.
   template <class Message>
-  void send_to_stages(const Message& m);
-  /// To the ranks of the first `replicas` replicas, not through their stages: the job waits for the
-  /// answers of all, so no step overtakes the message.
+  void send_to_stages(const Message& m, std::uint32_t replicas);
+  /// As send_to_stages(), but not through the stages: the job waits for the answers of all, so no
+  /// step overtakes the message.
   template <class Message>
   void send_to_ranks(const Message& m, std::uint32_t replicas);
   void send_record();
